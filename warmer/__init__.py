@@ -1,0 +1,1 @@
+"""Cache warm-up and invalidation under the leases that request paths use."""

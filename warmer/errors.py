@@ -1,0 +1,125 @@
+"""Every error this package raises, as one tree.
+
+    WarmerError
+    ├ ConfigError                 the process does not start; field and file are named
+    ├ StoreError                  the cache or control server did not do what was asked
+    │ ├ StoreTimeout              no reply in time; the command may have been carried out
+    │ ├ StoreUnavailable          no connection, or the server is loading
+    │ └ StoreRefused              the server answered no: READONLY, OOM, NOAUTH, NOPERM …
+    ├ OriginError                 a load failed; never cached as a value
+    │ ├ OriginTimeout             in which phase: connect, read, write, pool, total
+    │ ├ OriginUnavailable         refused, reset, name not resolved, 5xx
+    │ ├ OriginRefused             401, 403, 429 or 503 with Retry-After: retry_in_ms says when
+    │ └ OriginInvalid             an answer that must not be stored: too large, truncated, no version
+    ├ EventError                  4xx or dead letter, never retried
+    │ ├ BadSignature
+    │ └ BadEvent
+    ├ BadKey                      the parts do not make a key of this dataset
+    ├ BadValue                    a loaded value that would not read back equal
+    └ NothingToServe              the only one a reader meets in normal operation
+
+What is expected (a lease held by another, a fenced publish) is not here: it is
+an outcome, see `warmer.model.outcome`.
+"""
+
+
+class WarmerError(Exception):
+    """Base of all errors of this package."""
+
+
+class ConfigError(WarmerError):
+    """A setting is wrong. The message names file, field, and what is allowed."""
+
+
+class StoreError(WarmerError):
+    """The cache or control server did not do what was asked."""
+
+
+class StoreTimeout(StoreError):
+    """No reply in time. The command may have been carried out all the same."""
+
+
+class StoreUnavailable(StoreError):
+    """No connection to the server, or the server is still loading its data."""
+
+
+class StoreRefused(StoreError):
+    """The server answered no; `code` is its first word (READONLY, OOM, NOPERM …)."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}" if message else code)
+        self.code = code
+
+
+class OriginError(WarmerError):
+    """A load failed. `reason` is a word of bounded variety, fit for a label."""
+
+    reason = "failed"
+
+    def __init__(self, message: str, *, retry_in_ms: int | None = None) -> None:
+        super().__init__(message)
+        self.retry_in_ms = retry_in_ms
+
+
+class OriginTimeout(OriginError):
+    """The origin was too slow; `phase` is connect, read, write, pool or total."""
+
+    reason = "timeout"
+
+    def __init__(self, phase: str, message: str) -> None:
+        super().__init__(message)
+        self.phase = phase
+
+
+class OriginUnavailable(OriginError):
+    """No connection, a broken one, or a 5xx answer."""
+
+    reason = "unavailable"
+
+
+class OriginRefused(OriginError):
+    """401, 403, 429 or 503: the origin answers and says no; `retry_in_ms` if it said when."""
+
+    reason = "refused"
+
+
+class OriginInvalid(OriginError):
+    """An answer that must not be stored: too large, truncated, unreadable version."""
+
+    reason = "invalid"
+
+
+class EventError(WarmerError):
+    """An event that is answered with 4xx or parked as a dead letter, never retried."""
+
+
+class BadSignature(EventError):
+    """The signature is absent or wrong."""
+
+
+class BadEvent(EventError):
+    """The event cannot be understood; the message names the field and the value's shape."""
+
+
+class BadKey(WarmerError, ValueError):
+    """The parts given do not make a key of the dataset; the message names the part."""
+
+
+class BadValue(WarmerError, ValueError):
+    """A value that would not read back equal from JSON (NaN, datetime, tuple, …)."""
+
+
+class NothingToServe(WarmerError):
+    """No value may be given for this key now.
+
+    `reason` is a word of bounded variety; `retry_in_ms` says when another call can
+    find a value, if that is known. `__cause__` is the origin's error, if one led here.
+    """
+
+    def __init__(
+        self, key: str, reason: str, *, retry_in_ms: int | None = None
+    ) -> None:
+        super().__init__(f"nothing to serve for {key}: {reason}")
+        self.key = key
+        self.reason = reason
+        self.retry_in_ms = retry_in_ms

@@ -1,0 +1,1 @@
+"""Frozen values, no I/O: what the rest of the package talks about."""

@@ -1,0 +1,33 @@
+"""An invalidation event: these entities of this source changed."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from warmer.model.version import SourceVersion
+
+
+class PurgeMode(StrEnum):
+    """What an invalidation does to an entry."""
+
+    SOFT = "soft"
+    """Make it stale, keep the body."""
+    HARD = "hard"
+    """Remove it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One accepted event.
+
+    `entities` are ids such as `product:42`, of `source`. `version` is the source's
+    version of that change, None if the producer has none. `mode` overrides the
+    datasets' own purge mode. `occurred_at` is Unix ms by the producer's clock, for
+    lag only; it decides nothing.
+    """
+
+    id: str
+    source: str
+    entities: tuple[str, ...]
+    version: SourceVersion | None = None
+    mode: PurgeMode | None = None
+    occurred_at: int | None = None

@@ -1,0 +1,1 @@
+"""The Redis protocol; see PROTOCOL.md beside this file. Only this folder imports redis."""
