@@ -1,5 +1,6 @@
-"""A dataset: a family of keys with one template, one policy, one origin, and the
-entities it depends on. The policy is part of the data's contract, not of the servers' set-up.
+"""A dataset: a family of keys with one template, one policy, one origin.
+
+The policy is part of the data's contract, not of the servers' set-up.
 """
 
 import itertools

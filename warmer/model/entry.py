@@ -253,11 +253,15 @@ def decode_entry(
 def _check_frame(body: bytes, fence: int, max_body_bytes: int) -> None:
     """Refuse a frame that declares no size or too large a one, before inflating it."""
     try:
-        size = zstd.get_frame_info(body).decompressed_size
+        size = _declared_size(body)
     except zstd.ZstdError:
         raise EntryRefused(Refusal.INFLATED, fence) from None
     if size is None or size > max_body_bytes:
         raise EntryRefused(Refusal.INFLATED, fence)
+
+
+def _declared_size(frame: bytes) -> int | None:
+    return zstd.get_frame_info(frame).decompressed_size
 
 
 def readable_versions(entry: Entry) -> Versions:

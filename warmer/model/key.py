@@ -98,9 +98,6 @@ class Key:
     schema_version: int
     parts: tuple[tuple[str, str], ...]
 
-    def __str__(self) -> str:
-        return self.text
-
     def digest(self) -> int:
         """Return the 64-bit digest that the entry header carries."""
         return key_digest(self.text)

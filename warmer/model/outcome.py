@@ -45,7 +45,7 @@ ClaimReply = Claimed | Fresh | Held | Cooling
 
 
 class RenewReply(StrEnum):
-    """Does the lease still hold my token?"""
+    """Whether the lease still holds my token."""
 
     RENEWED = "RENEWED"
     LOST = "LOST"

@@ -29,9 +29,11 @@ def tagged(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Keyspace:
-    """Names of the side keys. `lease_name` is a template, so that request paths that
-    already use leases keep theirs: `{key}` is the key as hash tag; `{plain_key}` is the
-    bare key, which Cluster does not allow.
+    """Names of the side keys.
+
+    `lease_name` is a template, so that request paths that already use leases keep
+    theirs: `{key}` is the key as hash tag; `{plain_key}` is the bare key, which Cluster
+    does not allow.
     """
 
     lease_name: str = "lock:{key}"

@@ -162,7 +162,7 @@ class ReferenceStore:
         self.leases.pop(key, None)
 
         load = _judge(guard, entry, publication.versions)
-        reply = self._store(key, now, load, lease, publication, guard)
+        reply = self._store(load, lease, publication, guard)
         if reply is PublishReply.OUTDATED:
             if load.lagging:  # [publish.lag]
                 guard["retry_at"] = str(now + publication.lag_retry_ms)
@@ -175,13 +175,12 @@ class ReferenceStore:
 
     def _store(
         self,
-        key: str,
-        now: int,
         load: "Judgement",
         lease: Lease,
         publication: Publication,
         guard: Guard,
     ) -> PublishReply:
+        now = self._now()
         claimed_at = int(guard["claimed_at"])
         flags = publication.content.flags
         if load.current:
@@ -215,7 +214,7 @@ class ReferenceStore:
             vector=encode_vector(publication.versions).encode(),
             body=publication.content.body,
         )
-        self.entries[key] = Stored(
+        self.entries[lease.key] = Stored(
             encode_entry(stored, publication.key.digest()), max(last, now + 1)
         )
         return reply
