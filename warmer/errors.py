@@ -10,7 +10,7 @@
     │ ├ OriginTimeout             in which phase: connect, read, write, pool, total
     │ ├ OriginUnavailable         refused, reset, name not resolved, 5xx
     │ ├ OriginRefused             401, 403, 429 or 503 with Retry-After: retry_in_ms says when
-    │ └ OriginInvalid             an answer that must not be stored: too large, truncated, no version
+    │ └ OriginInvalid             an answer that must not be stored: too large, no version
     ├ EventError                  4xx or dead letter, never retried
     │ ├ BadSignature
     │ └ BadEvent
