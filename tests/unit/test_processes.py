@@ -1,6 +1,5 @@
 """The child processes the other tests stand on are watched and ended as asked."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -8,20 +7,36 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import Children
+from tests.processes import CHECKOUT, Children
 from tests.servers import wait_until
 
 SLEEPER = "import time; print('ready', flush=True); time.sleep(60)"
+TICKER = """
+import time
+while True:
+    print("tick", flush=True)
+    time.sleep(0.01)
+"""
+PARENT = """
+import time
+from tests.processes import ChildProcess
+print(ChildProcess(["sleep", "60"]).pid, flush=True)
+time.sleep(60)
+"""
+
+
+def _state(pid: int) -> str:
+    """The letter that ps shows: T for stopped, Z for dead and not yet reaped."""
+    status = Path(f"/proc/{pid}/stat").read_text()
+    return status.rpartition(")")[2].split()[0]
 
 
 def _gone(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except (ProcessLookupError, FileNotFoundError):
+        # A zombie is dead; who reaps it, and when, is not ours to say.
+        return _state(pid) == "Z"
+    except (FileNotFoundError, ProcessLookupError):
         return True
-    # A zombie is dead; who reaps it, and when, is not ours to say.
-    return status.rpartition(")")[2].split()[0] == "Z"
 
 
 def test_a_line_is_found_and_its_groups_given(children: Children) -> None:
@@ -34,7 +49,7 @@ def test_a_line_is_found_and_its_groups_given(children: Children) -> None:
 async def test_a_line_can_be_awaited_while_the_loop_goes_on(children: Children) -> None:
     child = children.run([sys.executable, "-c", SLEEPER])
 
-    assert await child.line("ready")
+    await child.line("ready")
     child.terminate()
     assert await child.exited() == -signal.SIGTERM
 
@@ -46,15 +61,15 @@ def test_a_line_that_never_comes_fails_with_the_output(children: Children) -> No
         child.wait_for_line("ready")
 
 
-def test_a_paused_child_prints_nothing_until_it_resumes(children: Children) -> None:
-    echo = "import sys; print('ready', flush=True); input(); print('answered')"
-    child = children.run(["/bin/sh", "-c", f'yes | "{sys.executable}" -c "{echo}"'])
-    child.wait_for_line("ready")
+def test_a_paused_child_stands_still_until_it_resumes(children: Children) -> None:
+    child = children.run([sys.executable, "-c", TICKER])
+    child.wait_for_line("tick")
 
     child.pause()
+    wait_until(lambda: _state(child.pid) == "T", what="the child stands still")
     child.resume()
 
-    assert child.wait_for_line("answered")
+    child.wait_for_line("tick", after=len(child.lines))
 
 
 def test_kill_ends_the_childs_own_children_too(children: Children) -> None:
@@ -69,17 +84,7 @@ def test_kill_ends_the_childs_own_children_too(children: Children) -> None:
 
 def test_a_child_does_not_outlive_a_killed_test_process() -> None:
     parent = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import sys, time\n"
-            "from tests.processes import ChildProcess\n"
-            "child = ChildProcess(['sleep', '60'])\n"
-            "print(child.pid, flush=True)\n"
-            "time.sleep(60)",
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True, cwd=CHECKOUT
     )
     with parent:
         assert parent.stdout is not None
