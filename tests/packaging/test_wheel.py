@@ -102,8 +102,7 @@ def test_importing_warmer_loads_nothing_that_only_workers_need(
     loaded = installed.run(
         "python",
         "-c",
-        "import sys, warmer\n"
-        f"print(sorted(set({HEAVY!r}) & set(sys.modules)))",
+        f"import sys, warmer\nprint(sorted(set({HEAVY!r}) & set(sys.modules)))",
     )
 
     assert loaded.strip() == "[]"
