@@ -126,6 +126,15 @@ class Content:
             return zstd.decompress(self.body)
         return self.body
 
+    def inflated_bytes(self) -> int:
+        """Return how many bytes `payload` has, without inflating it."""
+        if not self.flags & Flag.ZSTD:
+            return len(self.body)
+        size = _declared_size(self.body)
+        if size is None:
+            raise BadValue("a zstd frame that does not declare its size")
+        return size
+
     def value(self) -> object:
         """Return the value: bytes if it was stored raw, otherwise decoded JSON.
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from warmer.errors import StoreError
 from warmer.model.entry import Content, Entry
 from warmer.model.lease import Lease
 from warmer.model.version import Versions
@@ -127,6 +128,14 @@ class Fenced:
 
 
 @dataclass(frozen=True, slots=True)
+class Unstored:
+    """Loaded, but the cache server did not answer the publish; the key stays due."""
+
+    loaded: Loaded
+    error: StoreError
+
+
+@dataclass(frozen=True, slots=True)
 class LoadFailed:
     """The origin failed; the lease is released and the fleet backs off `retry_in_ms`."""
 
@@ -139,5 +148,7 @@ class LeaseLost:
     """The lease went away while loading; the load was stopped."""
 
 
-LoadOutcome = Published | KeptStale | Outdated | Fenced | LoadFailed | LeaseLost
+LoadOutcome = (
+    Published | KeptStale | Outdated | Fenced | Unstored | LoadFailed | LeaseLost
+)
 RefreshOutcome = Fresh | Held | Cooling | LoadOutcome
