@@ -22,13 +22,37 @@ What is expected (a lease held by another, a fenced publish) is not here: it is
 an outcome, see `warmer.model.outcome`.
 """
 
+from typing import NamedTuple
+
+from typing_extensions import override
+
 
 class WarmerError(Exception):
     """Base of all errors of this package."""
 
 
+class Problem(NamedTuple):
+    """One wrong setting: where it was read, its path in the file, what is allowed."""
+
+    where: str
+    setting: str
+    message: str
+
+    @override
+    def __str__(self) -> str:
+        """Return one line for people."""
+        return ": ".join(part for part in self if part)
+
+
 class ConfigError(WarmerError):
-    """A setting is wrong. The message names file, field, and what is allowed."""
+    """Settings are wrong. Each problem names file, field, and what is allowed."""
+
+    def __init__(self, *problems: Problem | str) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = tuple(
+            problem if isinstance(problem, Problem) else Problem("", "", problem)
+            for problem in problems
+        )
 
 
 class StoreError(WarmerError):
