@@ -1,0 +1,35 @@
+"""What can be set, how it is written, and where it is read from. Imports only errors."""
+
+from warmer.settings.parts import (
+    Cache,
+    Client,
+    Control,
+    Dataset,
+    LoaderVersion,
+    Origin,
+    Sentry,
+    Server,
+    Settings,
+    Worker,
+)
+from warmer.settings.reading import Reading, load_settings, read_settings
+from warmer.settings.units import Spread, milliseconds, parse_duration
+
+__all__ = [
+    "Cache",
+    "Client",
+    "Control",
+    "Dataset",
+    "LoaderVersion",
+    "Origin",
+    "Reading",
+    "Sentry",
+    "Server",
+    "Settings",
+    "Spread",
+    "Worker",
+    "load_settings",
+    "milliseconds",
+    "parse_duration",
+    "read_settings",
+]

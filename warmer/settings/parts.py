@@ -1,0 +1,318 @@
+"""What can be set: every field with its unit, its default, and the reason for both.
+
+Values only. What has to agree between fields (a part that no entity binds, an origin
+that is not there) is asked in `warmer.model.dataset_config`, which knows templates.
+"""
+
+import re
+from datetime import timedelta
+from typing import Annotated, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PrivateAttr,
+    SecretStr,
+)
+from pydantic_core import PydanticCustomError
+
+from warmer.settings.units import Duration, Size, Spread, Whole
+
+Places = dict[tuple[str, ...], str]
+"""Where each value was read, by its path: `warmer.toml:12`, `WARMER_CACHE__URL` …"""
+
+
+class Part(BaseModel):
+    """One table of the file."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+        use_attribute_docstrings=True,
+    )
+
+
+def _seconds(count: float) -> timedelta:
+    return timedelta(seconds=count)
+
+
+def _name(text: str) -> str:
+    # Names become metric labels, and words of environment variables.
+    if not re.fullmatch(r"[a-z][a-z0-9]*([_-][a-z0-9]+)*", text) or len(text) > 64:  # noqa: PLR2004
+        raise PydanticCustomError(
+            "name", "a name is up to 64 of a-z, 0-9, single _ or -, a letter first"
+        )
+    return text
+
+
+def _redis_url(url: SecretStr) -> SecretStr:
+    scheme, found, rest = url.get_secret_value().partition("://")
+    if not found or not rest or scheme not in {"redis", "rediss", "unix"}:
+        raise PydanticCustomError(
+            "redis_url", "allowed are redis://, rediss:// (TLS) and unix:// addresses"
+        )
+    return url
+
+
+def _base_url(url: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", url):
+        raise PydanticCustomError(
+            "base_url",
+            "allowed is http:// or https://, host and path; no query and no "
+            "user:password@ (that is a header)",
+        )
+    return url
+
+
+def _sentinel(address: str) -> str:
+    host, colon, port = address.rpartition(":")
+    if not (colon and host and port.isdigit() and 0 < int(port) < 65_536):  # noqa: PLR2004
+        raise PydanticCustomError("sentinel", "a sentinel is host:port")
+    return address
+
+
+def _sentry_dsn(dsn: SecretStr) -> SecretStr:
+    if not re.fullmatch(r"https?://[^\s@]+@[^\s/]+/.*\d+", dsn.get_secret_value()):
+        raise PydanticCustomError(
+            "dsn", "a DSN is https://KEY@HOST/PROJECT, as Sentry shows it"
+        )
+    return dsn
+
+
+Name = Annotated[str, AfterValidator(_name)]
+RedisUrl = Annotated[SecretStr, AfterValidator(_redis_url)]
+
+
+class Server(Part):
+    """A Redis or Valkey server: one address, or a set of sentinels that know it."""
+
+    url: RedisUrl | None = None
+    """`redis://host:6379/0`, `rediss://` for TLS, `unix:///path`. Not with sentinels."""
+    username: str | None = None
+    """ACL user. Default: the server's `default` user."""
+    password: SecretStr | None = None
+    """Best from a credential (`warmer_cache__password`), so that the file holds no secret."""
+    database: Annotated[int, Whole(0, 15)] = 0
+    """Logical database, where the URL names none. Default 0, the only one in Cluster."""
+    sentinels: tuple[Annotated[str, AfterValidator(_sentinel)], ...] = ()
+    """`["host:26379", …]`: asked for the primary, instead of `url`."""
+    sentinel_service: str | None = None
+    """The name under which the sentinels know the primary."""
+    max_connections: Annotated[int, Whole(2, 1024)] = 32
+    """Connections of one process. Default 32: reads share lanes, so that few are used."""
+
+
+class Cache(Server):
+    """The cache server: entries, leases and guards. It may evict."""
+
+    lease_name: str = "lock:{key}"
+    """Name of a key's lease. Default `lock:{key}`; request paths that already use leases
+    keep their names: `{key}` is the key as hash tag, `{plain_key}` the bare key."""
+    timeout: Annotated[timedelta, Duration("1ms", "10s")] = _seconds(0.1)
+    """One command on the request path. Default 100ms: a cache that is slower than that
+    costs more than it saves, and callers go past it."""
+
+
+class Control(Server):
+    """The control server: event log, due set, job queue, dead letters. It must not evict."""
+
+    timeout: Annotated[timedelta, Duration("10ms", "60s")] = _seconds(2)
+    """One command. Default 2s: nobody waits for it, and a failover takes about that."""
+
+
+class Origin(Part):
+    """An HTTP service that computes values."""
+
+    base_url: Annotated[str, AfterValidator(_base_url)]
+    """What a dataset's `path` is appended to: `https://shop.internal/api`."""
+    headers: dict[str, SecretStr] = Field(default_factory=dict)
+    """Sent with every load. A value may end in `env:NAME` or `credential:NAME`, e.g.
+    `Authorization = "Bearer credential:shop_token"`; secrets do not stand in the file."""
+    local_limit: Annotated[int, Whole(1, 1024)] = 8
+    """Loads that one process runs at once. Default 8: what a small service bears from
+    each of a handful of workers."""
+    local_queue: Annotated[int, Whole(0, 100_000)] = 256
+    """Loads that may wait for their turn; more are refused. Default 256: at 8 at once and
+    50 ms each the last waits under 2s."""
+    connect_timeout: Annotated[timedelta, Duration("1ms", "60s")] = _seconds(1)
+    """Default 1s: a host that is there answers in one round trip, or one lost packet more."""
+    read_timeout: Annotated[timedelta, Duration("1ms", "10m")] = _seconds(5)
+    """Longest silence while the answer arrives. Default 5s; `load_timeout` of the dataset
+    bounds the whole."""
+    max_bytes: Annotated[int, Size("1KiB", "64MiB")] = 8 * 2**20
+    """Largest answer, inflated. Default 8MiB: more is a mistake, not a cache entry."""
+    allow_redirects: bool = False
+    """Follow redirects within the origin's own host. Default false: a redirect to a login
+    page would be cached as the value."""
+
+
+class LoaderVersion(Part):
+    """What version a load reports, and where its answer has it."""
+
+    means: Literal["none", "entity", "position"] = "none"
+    """`entity`: the version of one entity, e.g. its row's version column. `position`: a
+    position of the source, taken from the data's own snapshot or before it. Default none:
+    then an invalidation during a load makes that load not current."""
+    source: str = ""
+    """Which source the version belongs to. Versions compare only within one."""
+    entity: str = ""
+    """For `entity`: whose version it is, by the key's parts: `product:{id}`."""
+    header: str | None = None
+    """The answer's header that holds it: `X-Version`."""
+    pointer: str | None = None
+    """The place in the JSON answer that holds it (RFC 6901): `/version`."""
+
+
+_Window = Annotated[timedelta, Duration("0", "366d")]
+
+
+class Dataset(Part):
+    """A family of keys with one template, one policy, one origin."""
+
+    key: str
+    """Template of the key: `product:v{schema}:{locale}:{id}`. `{schema}` must be there."""
+    schema_version: Annotated[int, Whole(0, 2**32 - 1)] = 1
+    """Version of the representation; raise it when old values cannot be read any more."""
+    live_schemas: tuple[Annotated[int, Whole(0, 2**32 - 1)], ...] = ()
+    """Schema versions that invalidations reach. Default: the current one. Keep the last
+    release's here while it still runs."""
+    vary: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Values of the parts that an entity does not bind: `{ locale = ["de", "en"] }`."""
+    entities: tuple[str, ...] = ()
+    """What its values are built from: `["shop-db/product:{id}"]`. Names that are parts of
+    the key bind them, other names match anything."""
+    origin: str | None = None
+    """The origin that workers and clients load from. Default: none; callers bring a loader."""
+    path: str | None = None
+    """Path at the origin, by parts: `/products/{id}?locale={locale}`."""
+    fresh_for: Annotated[timedelta, Duration("1ms", "366d")]
+    """How long a value is served without a look at the origin. No default: only the
+    owner of the data knows."""
+    stale_for: _Window = _seconds(0)
+    """How long after that an old value is served while one caller refreshes. Default 0:
+    never, as for authorisation and money."""
+    stale_if_error_for: _Window = _seconds(0)
+    """How long after `fresh_for` an old value is served because the origin failed.
+    Default 0: never; otherwise not shorter than `stale_for`."""
+    negative_for: _Window = _seconds(0)
+    """How long "there is none" is kept. Default 0: not at all."""
+    lease_for: Annotated[timedelta, Duration("100ms", "10m")] = _seconds(10)
+    """How long a refresher that died keeps its key from others. Default 10s: its
+    `load_timeout` and a second for the steps around the load; renewed while it loads."""
+    load_timeout: Annotated[timedelta, Duration("1ms", "9m")] = _seconds(5)
+    """A whole load, all attempts and waits for a turn included. Default 5s."""
+    settle_for: Annotated[timedelta, Duration("0", "1h")] = _seconds(2)
+    """How long after an invalidation a load without a version is not trusted, because a
+    replica may lag. Default 2s; 0 where the origin reads its primary."""
+    reorder_for: Annotated[timedelta, Duration("1s", "7d")] = _seconds(600)
+    """How late an event may come and still be told from a newer one. Default 10m: longer
+    than producers retry."""
+    jitter: Spread = Spread(ratio=0.1)
+    """Spread of `fresh_for`, so that what was loaded together does not end together:
+    `10%` or `5s`. Default 10%."""
+    early_refresh_beta: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.0
+    """Refresh before the end with growing probability (XFetch); 1 is the usual choice.
+    Default 0: off, because a stale window does the same for callers."""
+    cold_start: Literal["wait", "empty", "load"] = "wait"
+    """No value at all and another is loading: `wait` for it within the deadline, answer
+    `empty` at once, or `load` besides within the local limit. Default wait."""
+    empty: JsonValue = None
+    """The answer for `cold_start = "empty"`: `[]`, `{}`, `""` …"""
+    purge: Literal["soft", "hard"] = "soft"
+    """What an invalidation does: make stale, or remove. Default soft: callers keep an
+    answer while the change is loaded."""
+    refresh_on: Literal["cached", "all", "none"] = "cached"
+    """Which keys of a changed entity are refreshed before anyone asks. Default cached:
+    those that had an entry."""
+    compress_above: Annotated[int, Size("0", "64MiB")] = 1024
+    """Bodies above this are stored with zstd. Default 1KiB: below it nothing is saved.
+    64MiB is the largest body there is: never."""
+    max_body: Annotated[int, Size("1", "64MiB")] = 8 * 2**20
+    """Largest body, inflated; a larger one is refused. Default 8MiB."""
+    max_waiters: Annotated[int, Whole(1, 100_000)] = 1000
+    """Callers of one process that may wait for one key; more get the cold-start answer.
+    Default 1000."""
+    version: LoaderVersion = LoaderVersion()
+    """What version a load reports."""
+
+
+class Worker(Part):
+    """`warmer worker`: reads the event log, refreshes due keys."""
+
+    concurrency: Annotated[int, Whole(1, 1024)] = 64
+    """Refreshes that one process runs at once. Default 64; each origin's own limit holds
+    below it."""
+    batch: Annotated[int, Whole(1, 1000)] = 100
+    """Events, and due keys, taken at once. Default 100: more gains nothing."""
+    lanes: tuple[Literal["now", "warm"], ...] = ("now", "warm")
+    """Which lanes of the due set it serves. Default both, `now` first."""
+    max_tries: Annotated[int, Whole(1, 100)] = 10
+    """Attempts before a key or an event becomes a dead letter. Default 10: about ten
+    minutes with the back-off below."""
+    retry_base: Annotated[timedelta, Duration("10ms", "1m")] = _seconds(0.5)
+    """First back-off, doubled with each failure, at random below that. Default 500ms."""
+    retry_cap: Annotated[timedelta, Duration("100ms", "1h")] = _seconds(120)
+    """Longest back-off. Default 120s."""
+    drain_timeout: Annotated[timedelta, Duration("1s", "1h")] = _seconds(60)
+    """After SIGTERM: how long running refreshes may take to finish before they are handed
+    back. Default 60s; the unit's TimeoutStopSec is 90s."""
+    event_log_for: Annotated[timedelta, Duration("1m", "366d")] = _seconds(7 * 86_400)
+    """How long the event log is kept for replay. Default 7d."""
+
+
+class Client(Part):
+    """`CacheClient` in request paths."""
+
+    deadline: Annotated[timedelta, Duration("1ms", "10m")] = _seconds(5)
+    """For calls that give none. Default 5s."""
+    max_local_loads: Annotated[int, Whole(1, 1024)] = 16
+    """Loads that one process runs at once, all datasets together. Default 16."""
+
+
+class Sentry(Part):
+    """Error reports. Off while there is no DSN."""
+
+    dsn: Annotated[SecretStr, AfterValidator(_sentry_dsn)] | None = None
+    """Best from a credential: `warmer_sentry__dsn`."""
+    environment: str = "production"
+    """Shown with every report."""
+    release: str | None = None
+    """Default: `warmer@` and the version of this package."""
+
+
+class Settings(Part):
+    """All of it, checked. `warmer.settings.load_settings` makes one."""
+
+    cache: Cache
+    """The cache server: entries, leases, guards."""
+    control: Control = Control()
+    """The control server: event log, due set, queue. Default: the cache server, which suits
+    development only: it may evict, and what stands here must not be lost."""
+    origins: dict[Name, Origin] = Field(default_factory=dict)
+    """The services that values are loaded from, by name."""
+    datasets: dict[Name, Dataset] = Field(default_factory=dict)
+    """The families of keys, by name."""
+    worker: Worker = Worker()
+    """`warmer worker`."""
+    client: Client = Client()
+    """`CacheClient`."""
+    sentry: Sentry = Sentry()
+    """Error reports."""
+
+    _places: Places = PrivateAttr(default_factory=dict)
+
+    def where(self, *path: str) -> str:
+        """Return where this value was read; the nearest table's place where it was not."""
+        return nearest(self._places, path)
+
+
+def nearest(places: Places, path: tuple[str, ...]) -> str:
+    """Return the place of the longest known beginning of `path`."""
+    for length in range(len(path), 0, -1):
+        if path[:length] in places:
+            return places[path[:length]]
+    return places.get((), "the call")
