@@ -60,6 +60,9 @@ FLOOR = "floor."
 RAISED = "raised."
 
 
+NEVER = 2**63 - 1
+"""What only a plain client's lease may lack: an expiry."""
+
 T = TypeVar("T")
 
 
@@ -117,6 +120,8 @@ class ReferenceStore:
             return Fresh(unseen)
 
         lease = self._lease(key)
+        if lease and lease.expires_at == NEVER:  # [claim.heal]
+            lease.expires_at = now + claim.lease_ms
         if lease and lease.value != claim.token:  # [claim.held]
             return Held(lease.expires_at - now, unseen)
         if lease and guard.get("owner") == claim.token:  # [claim.again]
@@ -131,7 +136,7 @@ class ReferenceStore:
         guard["owner"] = claim.token
         guard["claimed_at"] = str(now)
         guard["claim_generation"] = str(generation)
-        guard["claim_floors"] = encode_vector(_floors(guard))
+        guard["claim_floors"] = _joined(_floors(guard))
         self._keep_guard(key, guard, claim.guard_ms)
         return Claimed(_lease_of(claim, guard), unseen)
 
@@ -230,6 +235,7 @@ class ReferenceStore:
             if retry_ms is not None:
                 guard["failures"] = str(int(guard.get("failures", 0)) + 1)
                 guard["retry_at"] = str(self._now() + retry_ms)
+            self.guards[key].value = guard
             self._wake(key)
         if held is None:
             return ReleaseReply.EXPIRED
@@ -319,7 +325,9 @@ class ReferenceStore:
             entry=self._entry(key),
             entry_refused=refused,
             lease_token=lease.value if lease else None,
-            lease_ms=lease.expires_at - now if lease else None,
+            lease_ms=lease.expires_at - now
+            if lease and lease.expires_at != NEVER
+            else None,
             guard=self._guard(key.text),
             guard_ms=guard.expires_at - now if guard else None,
         )
@@ -491,6 +499,13 @@ def _floors(guard: Guard) -> dict[Scope, SourceVersion]:
         for name, encoded in guard.items()
         if name.startswith(FLOOR)
     }
+
+
+def _joined(floors: Versions) -> str:
+    """Return the floors as a vector; bounded by the guard, not as one in a header is."""
+    return ";".join(
+        f"{scope}@{floor.encode()}" for scope, floor in sorted(floors.items())
+    )
 
 
 def _set_floor(
