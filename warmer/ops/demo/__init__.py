@@ -1,0 +1,1 @@
+"""`warmer demo`: the whole house in one command, on this machine only."""
