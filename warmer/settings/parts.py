@@ -200,7 +200,7 @@ class Dataset(Part):
     Default 0: never; otherwise not shorter than `stale_for`."""
     negative_for: _Window = _seconds(0)
     """How long "there is none" is kept. Default 0: not at all."""
-    lease_for: Annotated[timedelta, Duration("100ms", "10m")] = _seconds(10)
+    lease_for: Annotated[timedelta, Duration("1s", "10m")] = _seconds(10)
     """How long a refresher that died keeps its key from others. Default 10s: its
     `load_timeout` and a second for the steps around the load; renewed while it loads."""
     load_timeout: Annotated[timedelta, Duration("1ms", "9m")] = _seconds(5)
@@ -305,9 +305,10 @@ class Settings(Part):
 
     _places: Places = PrivateAttr(default_factory=dict)
 
-    def where(self, *path: str) -> str:
-        """Return where this value was read; the nearest table's place where it was not."""
-        return nearest(self._places, path)
+    @property
+    def places(self) -> Places:
+        """Where each value was read; what is not there is a default."""
+        return self._places
 
 
 def nearest(places: Places, path: tuple[str, ...]) -> str:
