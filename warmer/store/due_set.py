@@ -1,0 +1,221 @@
+"""The due set: every key to refresh that nobody waits for, in lanes.
+
+Holds: a key that was asked for is due, or worked on, until it is done; it survives its
+worker, arq's jobs and a restart of the server. Asking a thousand times is one refresh
+that reaches the newest of all the versions asked for.
+Does not hold: order within a lane beyond the instant a key is due.
+"""
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import orjson
+
+from warmer.errors import BadEvent
+from warmer.model.due import DueKey, Lane, Taken, TakenKey, Unfinished, member_of
+from warmer.model.job import QueuedJob
+from warmer.model.version import Versions, decode_vector, encode_vector
+from warmer.store.control_link import ControlLink, Script
+from warmer.store.keyspace import WANTED, doing, due, wake
+
+BATCH = 200
+"""Keys in one script: the server answers nobody else meanwhile."""
+WAKE_MS = 60_000
+"""How long a wake flag may outlive a job that vanished unnoticed."""
+
+_ADD = Script("due_add")
+_TAKE = Script("due_take")
+_DONE = Script("due_done")
+_RETRY = Script("due_retry")
+_SWEEP = Script("due_sweep")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep of one lane found."""
+
+    abandoned: int
+    woken: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """A lane, counted. `oldest_ms`: for how long the first ready key has been waiting."""
+
+    due: int
+    ready: int
+    doing: int
+    oldest_ms: int
+
+
+class DueSet:
+    """The due set of one control server. `drain_job` makes a job that drains a lane."""
+
+    def __init__(
+        self, link: ControlLink, *, drain_job: Callable[[Lane], QueuedJob]
+    ) -> None:
+        self._link = link
+        self._drain_job = drain_job
+
+    async def add(
+        self, lane: Lane, keys: Sequence[DueKey], *, due_in_ms: int = 0
+    ) -> int:
+        """Ask for keys to be refreshed; return how many were not due before."""
+        added = 0
+        for batch in _batches(keys):
+            job = self._drain_job(lane)
+            reply = await _ADD.run(
+                self._link,
+                {
+                    "due_now": due(Lane.NOW),
+                    "due_warm": due(Lane.WARM),
+                    "wanted": WANTED,
+                    "wake": wake(lane),
+                    "queue": job.queue,
+                    "job": job.key,
+                },
+                lane=lane.value,
+                due_in_ms=due_in_ms,
+                asked=orjson.dumps([_asked(key) for key in batch]),
+                job_id=job.id,
+                payload=job.payload,
+                job_ms=job.expires_ms,
+                wake_ms=WAKE_MS,
+            )
+            added += reply[1]
+        return added
+
+    async def begin_drain(self, lane: Lane) -> None:
+        """Let the next key that becomes due queue a drain job.
+
+        Before the first `take`: a flag cleared after it would swallow the wake of a key
+        that became due in between.
+        """
+        await self._link.ask(self._link.redis.delete(wake(lane)))
+
+    async def take(self, lane: Lane, limit: int, *, visible_ms: int) -> Taken:
+        """Take up to `limit` ready keys; they come back by themselves after `visible_ms`."""
+        elsewhere = Lane.WARM if lane is Lane.NOW else Lane.NOW
+        receipt = secrets.token_hex(8)
+        reply = await _TAKE.run(
+            self._link,
+            {
+                "due": due(lane),
+                "doing": doing(lane),
+                "doing_elsewhere": doing(elsewhere),
+                "wanted": WANTED,
+            },
+            limit=min(limit, BATCH),
+            visible_ms=visible_ms,
+            receipt=receipt,
+        )
+        _word, next_in_ms, *pairs = reply
+        keys = tuple(
+            _taken(member, wanted)
+            for member, wanted in zip(pairs[::2], pairs[1::2], strict=True)
+        )
+        return Taken(keys, None if next_in_ms < 0 else next_in_ms)
+
+    async def done(self, lane: Lane, keys: Sequence[TakenKey]) -> None:
+        """Forget finished keys, but those asked for again meanwhile."""
+        for batch in _batches(keys):
+            await _DONE.run(
+                self._link,
+                {
+                    "due_now": due(Lane.NOW),
+                    "due_warm": due(Lane.WARM),
+                    "doing": doing(lane),
+                    "wanted": WANTED,
+                },
+                finished=orjson.dumps([[key.member, key.receipt] for key in batch]),
+            )
+
+    async def retry(self, lane: Lane, keys: Sequence[Unfinished]) -> None:
+        """Put unfinished keys back."""
+        for batch in _batches(keys):
+            await _RETRY.run(
+                self._link,
+                {
+                    "due_now": due(Lane.NOW),
+                    "due_warm": due(Lane.WARM),
+                    "doing": doing(lane),
+                    "wanted": WANTED,
+                },
+                lane=lane.value,
+                unfinished=orjson.dumps([_unfinished(key) for key in batch]),
+            )
+
+    async def sweep(self, lane: Lane) -> Swept:
+        """Return abandoned keys to the lane, and wake a drain if keys wait and none is queued."""
+        job = self._drain_job(lane)
+        _word, abandoned, woken = await _SWEEP.run(
+            self._link,
+            {
+                "due": due(lane),
+                "doing": doing(lane),
+                "wake": wake(lane),
+                "queue": job.queue,
+                "job": job.key,
+            },
+            limit=BATCH,
+            job_id=job.id,
+            payload=job.payload,
+            job_ms=job.expires_ms,
+            wake_ms=WAKE_MS,
+        )
+        return Swept(abandoned, woken == b"WOKEN")
+
+    async def depth(self, lane: Lane) -> Depth:
+        """Count a lane."""
+        seconds, micros = await self._link.ask(self._link.redis.time())
+        now = seconds * 1000 + micros // 1000
+        async with self._link.redis.pipeline(transaction=False) as pipe:
+            pipe.zcard(due(lane))
+            pipe.zcount(due(lane), "-inf", now)
+            pipe.zcard(doing(lane))
+            pipe.zrange(due(lane), 0, 0, withscores=True)
+            waiting, ready, working, first = await self._link.ask(pipe.execute())
+        oldest_ms = max(0, now - int(first[0][1])) if first else 0
+        return Depth(waiting, ready, working, oldest_ms)
+
+
+def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), BATCH):
+        yield items[start : start + BATCH]
+
+
+def _asked(key: DueKey) -> list[str]:
+    return [
+        member_of(key.key),
+        encode_vector(key.wanted),
+        str(key.wanted_fence),
+        key.event_id,
+    ]
+
+
+def _unfinished(key: Unfinished) -> list[str | int]:
+    return [key.taken.member, key.taken.receipt, key.delay_ms, int(key.failed)]
+
+
+def _taken(member: bytes, stored: bytes) -> TakenKey:
+    wanted = orjson.loads(stored)
+    return TakenKey(
+        member=member.decode(),
+        receipt=wanted["receipt"],
+        wanted=_readable(wanted["versions"]),
+        wanted_fence=int(wanted["fence"]),
+        attempts=int(wanted["attempts"]),
+        event_id=wanted["event"],
+    )
+
+
+def _readable(vector: str) -> Versions:
+    """Return the versions, or none: a later release may write what this one cannot read."""
+    try:
+        return decode_vector(vector)
+    except BadEvent:
+        return {}

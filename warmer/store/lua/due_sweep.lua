@@ -1,0 +1,35 @@
+local due, doing, wake, queue, job = unpack(KEYS)
+local limit, job_id, payload, job_ms, wake_ms, now_ms = unpack(ARGV)
+
+-- Return abandoned keys to the lane, and queue a drain job if keys are ready and none is queued.
+--
+-- The flag holds the queued job's id: a flag whose job is gone (evicted, lost in a failover,
+-- deleted by arq) wakes nobody, and is replaced.
+-- Atomic, because a job may begin, and clear the flag, between the look and the replacement.
+--
+-- returns SWEPT, number abandoned, WOKEN | AWAKE
+
+local function clock()
+    if now_ms and now_ms ~= "" then return tonumber(now_ms) end
+    local time = redis.call("TIME")
+    return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local now = clock()
+local abandoned = redis.call("ZRANGEBYSCORE", doing, "-inf", now, "LIMIT", 0, limit)
+for _, member in ipairs(abandoned) do
+    redis.call("ZREM", doing, member)
+    redis.call("ZADD", due, "LT", now, member)
+end
+
+if #redis.call("ZRANGEBYSCORE", due, "-inf", now, "LIMIT", 0, 1) == 0 then
+    return { "SWEPT", #abandoned, "AWAKE" }
+end
+local queued = redis.call("GET", wake)
+if queued and redis.call("ZSCORE", queue, queued) then
+    return { "SWEPT", #abandoned, "AWAKE" }
+end
+redis.call("SET", wake, job_id, "PX", wake_ms)
+redis.call("SET", job, payload, "PX", job_ms)
+redis.call("ZADD", queue, now, job_id)
+return { "SWEPT", #abandoned, "WOKEN" }
