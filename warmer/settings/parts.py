@@ -6,7 +6,7 @@ that is not there) is asked in `warmer.model.dataset_config`, which knows templa
 
 import re
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -16,6 +16,7 @@ from pydantic import (
     JsonValue,
     PrivateAttr,
     SecretStr,
+    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
@@ -68,6 +69,18 @@ def _base_url(url: str) -> str:
     return url
 
 
+def _header(name: str) -> str:
+    if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
+        raise PydanticCustomError("header", "is no name of an HTTP header")
+    return name
+
+
+def _header_value(value: SecretStr) -> SecretStr:
+    if not re.fullmatch(r"[!-~]([ -~]*[!-~])?", value.get_secret_value()):
+        raise PydanticCustomError("header_value", "must be printable ASCII, one line")
+    return value
+
+
 def _sentinel(address: str) -> str:
     host, colon, port = address.rpartition(":")
     if not (colon and host and port.isdigit() and 0 < int(port) < 65_536):  # noqa: PLR2004
@@ -105,6 +118,21 @@ class Server(Part):
     max_connections: Annotated[int, Whole(2, 1024)] = 32
     """Connections of one process. Default 32: reads share lanes, so that few are used."""
 
+    @property
+    def named(self) -> bool:
+        """True if an address or sentinels are given."""
+        return self.url is not None or bool(self.sentinels)
+
+    @model_validator(mode="after")
+    def _one_address(self) -> Self:
+        if self.url is not None and self.sentinels:
+            raise PydanticCustomError("address", "takes url or sentinels, not both")
+        if bool(self.sentinels) != (self.sentinel_service is not None):
+            raise PydanticCustomError(
+                "address", "takes sentinels and sentinel_service together"
+            )
+        return self
+
 
 class Cache(Server):
     """The cache server: entries, leases and guards. It may evict."""
@@ -115,6 +143,12 @@ class Cache(Server):
     timeout: Annotated[timedelta, Duration("1ms", "10s")] = _seconds(0.1)
     """One command on the request path. Default 100ms: a cache that is slower than that
     costs more than it saves, and callers go past it."""
+
+    @model_validator(mode="after")
+    def _there(self) -> Self:
+        if not self.named:
+            raise PydanticCustomError("address", "needs url, or sentinels")
+        return self
 
 
 class Control(Server):
@@ -129,7 +163,10 @@ class Origin(Part):
 
     base_url: Annotated[str, AfterValidator(_base_url)]
     """What a dataset's `path` is appended to: `https://shop.internal/api`."""
-    headers: dict[str, SecretStr] = Field(default_factory=dict)
+    headers: dict[
+        Annotated[str, AfterValidator(_header)],
+        Annotated[SecretStr, AfterValidator(_header_value)],
+    ] = Field(default_factory=dict)
     """Sent with every load. A value may end in `env:NAME` or `credential:NAME`, e.g.
     `Authorization = "Bearer credential:shop_token"`; secrets do not stand in the file."""
     local_limit: Annotated[int, Whole(1, 1024)] = 8
