@@ -13,9 +13,9 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import PydanticCustomError, core_schema
 from typing_extensions import override
 
-_DURATION = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*(ms|s|m|h|d)?")
+_DURATION = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*(ms|s|m|h|d)?")
 _MILLISECONDS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SIZE = re.compile(r"(\d{1,15})\s*(B|KB|KiB|MB|MiB|GB|GiB)?")
+_SIZE = re.compile(r"([0-9]{1,15})\s*(B|KB|KiB|MB|MiB|GB|GiB)?")
 _BYTES = {
     "B": 1,
     "KB": 10**3,
@@ -25,7 +25,7 @@ _BYTES = {
     "GB": 10**9,
     "GiB": 2**30,
 }
-_PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)\s*%")
+_PERCENT = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,6})?)\s*%")
 
 
 def milliseconds(duration: timedelta) -> int:
@@ -117,7 +117,7 @@ class Duration(_Range):
                 "duration",
                 "allowed are {least} … {most}, written 500ms, 60s, 10m, 2h or 7d, "
                 "or as a number of seconds",
-                {"least": self.least or "0 (off)", "most": self.most},
+                {"least": self.least, "most": self.most},
             )
         return timedelta(milliseconds=ms)
 
@@ -171,7 +171,7 @@ class Whole(_Range):
 
     def _parse(self, value: object) -> int:
         # An environment variable is text.
-        if isinstance(value, str) and re.fullmatch(r"\d{1,18}", value.strip()):
+        if isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value.strip()):
             value = int(value)
         least, most = int(self.least), int(self.most)
         if (
