@@ -1,0 +1,181 @@
+"""A refresh may be cancelled at every await; what is left then is asked of the server."""
+
+import asyncio
+import random
+
+import pytest
+
+from tests.datasets import product
+from tests.stores import WatchedStore
+from warmer.clock import SystemClock
+from warmer.errors import OriginUnavailable
+from warmer.model.entry import encode_value
+from warmer.model.key import Key
+from warmer.model.outcome import Loaded, LoadFailed, Published
+from warmer.model.version import Versions
+from warmer.refresh import Load, Refresher, RefreshRequest
+from warmer.signals import Counters
+from warmer.store.port import CacheStore
+from warmer.store.reference import ReferenceStore
+
+CLOCK = SystemClock()
+PRODUCT = product(lease_ms=60)
+KEY = PRODUCT.key({"id": 42})
+VALUE = Loaded(encode_value("value", compress_above=None), {}, load_ms=1)
+
+
+@pytest.fixture
+def server() -> CacheStore:
+    return ReferenceStore(CLOCK.now_ms)
+
+
+def refresher(store: CacheStore, load: Load) -> Refresher:
+    return Refresher(
+        store=store,
+        datasets={"product": PRODUCT},
+        load_of=lambda _dataset: load,
+        clock=CLOCK,
+        random=random.Random(7),
+        signals=Counters(),
+    )
+
+
+async def assert_nothing_left(server: CacheStore, key: Key = KEY) -> None:
+    family = await server.inspect(key)
+    assert family.lease_token is None
+    assert family.guard.get("owner", "") == ""
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def some_turns(count: int = 5) -> None:
+    for _ in range(count):
+        await CLOCK.sleep(0)
+
+
+class Stop:
+    """Where a refresh is held until the test lets it go on; reached once."""
+
+    def __init__(self, point: str) -> None:
+        self.point = point
+        self.reached = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def visit(self, point: str) -> None:
+        if point == self.point and not self.reached.is_set():
+            self.reached.set()
+            await self.go_on.wait()
+
+
+@pytest.mark.parametrize("cancels", [1, 3])
+@pytest.mark.parametrize(
+    ("point", "answer"),
+    [
+        ("claim:before", "value"),
+        ("claim:after", "value"),
+        ("load", "value"),
+        ("load", "error"),
+        ("renew:before", "late value"),
+        ("renew:after", "late value"),
+        ("publish:before", "value"),
+        ("publish:after", "value"),
+        ("release:before", "error"),
+        ("release:after", "error"),
+    ],
+)
+async def test_cancelled_at_any_call_it_leaves_no_lease_and_no_task(
+    server: CacheStore, point: str, answer: str, cancels: int
+) -> None:
+    """R-LSE-2, R-FLT-1: a call on its way ends first, since only its reply tells the state."""
+    stop = Stop(point)
+    never = asyncio.Event()
+
+    async def load(_key: Key, _floors: Versions) -> Loaded:
+        await stop.visit("load")
+        if answer == "error":
+            raise OriginUnavailable("503")
+        if answer == "late value":
+            await never.wait()
+        return VALUE
+
+    refresh = asyncio.create_task(
+        refresher(WatchedStore(server, stop.visit), load).run(RefreshRequest(KEY))
+    )
+    await stop.reached.wait()
+    for _ in range(cancels):
+        refresh.cancel()
+        await some_turns()
+    stop.go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await refresh
+
+    await assert_nothing_left(server)
+
+
+@pytest.mark.parametrize("answer", ["value", "error"])
+async def test_cancelled_at_any_turn_of_the_loop_it_leaves_no_lease_and_no_task(
+    server: CacheStore, answer: str
+) -> None:
+    """R-LSE-2: every await there is, counted out, until one refresh runs to its end."""
+
+    async def turns(_point: str) -> None:
+        await some_turns(2)
+
+    async def load(_key: Key, _floors: Versions) -> Loaded:
+        await some_turns(2)
+        if answer == "error":
+            raise OriginUnavailable("503")
+        return VALUE
+
+    for turn in range(200):
+        key = PRODUCT.key({"id": turn})
+        refresh = asyncio.create_task(
+            refresher(WatchedStore(server, turns), load).run(RefreshRequest(key))
+        )
+        await some_turns(turn)
+        refresh.cancel()
+        try:
+            outcome = await refresh
+        except asyncio.CancelledError:
+            await assert_nothing_left(server, key)
+            continue
+        assert isinstance(outcome, Published | LoadFailed)
+        assert turn > 10
+        return
+    raise AssertionError("no refresh ended within 200 turns")
+
+
+async def test_a_cancelled_refresh_does_not_count_as_a_failed_load(
+    server: CacheStore,
+) -> None:
+    """R-ADM-4: the origin did nothing wrong, so nobody waits for it."""
+    stop = Stop("load")
+
+    async def load(_key: Key, _floors: Versions) -> Loaded:
+        await stop.visit("load")
+        return VALUE
+
+    refresh = asyncio.create_task(refresher(server, load).run(RefreshRequest(KEY)))
+    await stop.reached.wait()
+    refresh.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await refresh
+    stop.go_on.set()
+
+    assert await refresher(server, load).run(RefreshRequest(KEY)) == Published(VALUE)
+
+
+async def test_a_timeout_around_a_refresh_is_the_callers_own(
+    server: CacheStore,
+) -> None:
+    """R-FLT-2: asyncio.timeout sees its own cancellation come back."""
+    never = asyncio.Event()
+
+    async def load(_key: Key, _floors: Versions) -> Loaded:
+        await never.wait()
+        return VALUE
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.02):
+            await refresher(server, load).run(RefreshRequest(KEY))
+
+    await assert_nothing_left(server)
