@@ -4,6 +4,7 @@ import asyncio
 import random
 
 import pytest
+from typing_extensions import override
 
 from tests.datasets import product
 from tests.stores import WatchedStore
@@ -11,11 +12,11 @@ from warmer.clock import SystemClock
 from warmer.errors import OriginUnavailable
 from warmer.model.entry import encode_value
 from warmer.model.key import Key
-from warmer.model.outcome import Loaded, LoadFailed, Published
+from warmer.model.outcome import ClaimReply, Loaded, LoadFailed, Published
 from warmer.model.version import Versions
 from warmer.refresh import Load, Refresher, RefreshRequest
 from warmer.signals import Counters
-from warmer.store.port import CacheStore
+from warmer.store.port import CacheStore, Claim
 from warmer.store.reference import ReferenceStore
 
 CLOCK = SystemClock()
@@ -142,6 +143,88 @@ async def test_cancelled_at_any_turn_of_the_loop_it_leaves_no_lease_and_no_task(
         assert turn > 10
         return
     raise AssertionError("no refresh ended within 200 turns")
+
+
+async def test_cancelled_again_while_it_gives_the_lease_back_it_still_does(
+    server: CacheStore,
+) -> None:
+    """R-LSE-2: an impatient caller leaves no lease either."""
+    loading, releasing = Stop("load"), Stop("release:before")
+
+    async def load(_key: Key, _floors: Versions) -> Loaded:
+        await loading.visit("load")
+        return VALUE
+
+    refresh = asyncio.create_task(
+        refresher(WatchedStore(server, releasing.visit), load).run(RefreshRequest(KEY))
+    )
+    await loading.reached.wait()
+    refresh.cancel()
+    await releasing.reached.wait()
+    refresh.cancel()
+    await some_turns()
+    releasing.go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await refresh
+
+    await assert_nothing_left(server)
+
+
+class Wire(WatchedStore):
+    """What was sent is carried out, whoever stops waiting for the reply."""
+
+    @override
+    async def claim(self, claim: Claim) -> ClaimReply:
+        return await asyncio.shield(asyncio.create_task(super().claim(claim)))
+
+
+async def test_giving_a_lease_back_never_overtakes_its_claim(
+    server: CacheStore,
+) -> None:
+    """R-LSE-2: on another connection it could, and the lease would stay."""
+    stop = Stop("claim:before")
+
+    async def load(_key: Key, _floors: Versions) -> Loaded:
+        return VALUE
+
+    refresh = asyncio.create_task(
+        refresher(Wire(server, stop.visit), load).run(RefreshRequest(KEY))
+    )
+    await stop.reached.wait()
+    refresh.cancel()
+    await some_turns()
+    stop.go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await refresh
+    await some_turns()
+
+    await assert_nothing_left(server)
+
+
+async def test_a_stopped_load_is_waited_for_until_it_has_cleaned_up(
+    server: CacheStore,
+) -> None:
+    """R-FLT-1: what it holds (a connection, a permit) is back when the caller goes on."""
+    stop = Stop("load")
+    cleaned_up = False
+
+    async def load(_key: Key, _floors: Versions) -> Loaded:
+        nonlocal cleaned_up
+        try:
+            await stop.visit("load")
+        finally:
+            await some_turns(50)
+            cleaned_up = True
+        return VALUE
+
+    refresh = asyncio.create_task(refresher(server, load).run(RefreshRequest(KEY)))
+    await stop.reached.wait()
+    refresh.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await refresh
+
+    assert cleaned_up
+    await assert_nothing_left(server)
 
 
 async def test_a_cancelled_refresh_does_not_count_as_a_failed_load(
