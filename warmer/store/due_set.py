@@ -17,8 +17,9 @@ from warmer.errors import BadEvent
 from warmer.model.due import DueKey, Lane, Taken, TakenKey, Unfinished, member_of
 from warmer.model.job import QueuedJob
 from warmer.model.version import Versions, decode_vector, encode_vector
-from warmer.store.control_link import ControlLink, Script
+from warmer.store.control_link import ControlLink
 from warmer.store.keyspace import WANTED, doing, due, wake
+from warmer.store.script import Argument, Script
 
 BATCH = 200
 """Keys in one script: the server answers nobody else meanwhile."""
@@ -67,26 +68,17 @@ class DueSet:
         """Ask for keys to be refreshed; return how many were not due before."""
         added = 0
         for batch in _batches(keys):
-            job = self._drain_job(lane)
-            reply = await _ADD.run(
-                self._link,
-                {
-                    "due_now": due(Lane.NOW),
-                    "due_warm": due(Lane.WARM),
-                    "wanted": WANTED,
-                    "wake": wake(lane),
-                    "queue": job.queue,
-                    "job": job.key,
-                },
+            asked = orjson.dumps([_asked(key) for key in batch])
+            call = _ADD.call(
                 lane=lane.value,
                 due_in_ms=due_in_ms,
-                asked=orjson.dumps([_asked(key) for key in batch]),
-                job_id=job.id,
-                payload=job.payload,
-                job_ms=job.expires_ms,
-                wake_ms=WAKE_MS,
+                asked=asked,
+                due_now=due(Lane.NOW),
+                due_warm=due(Lane.WARM),
+                wanted=WANTED,
+                **self._drain(lane),
             )
-            added += reply[1]
+            added += (await self._link.run(call))[1]
         return added
 
     async def begin_drain(self, lane: Lane) -> None:
@@ -100,20 +92,16 @@ class DueSet:
     async def take(self, lane: Lane, limit: int, *, visible_ms: int) -> Taken:
         """Take up to `limit` ready keys; they come back by themselves after `visible_ms`."""
         elsewhere = Lane.WARM if lane is Lane.NOW else Lane.NOW
-        receipt = secrets.token_hex(8)
-        reply = await _TAKE.run(
-            self._link,
-            {
-                "due": due(lane),
-                "doing": doing(lane),
-                "doing_elsewhere": doing(elsewhere),
-                "wanted": WANTED,
-            },
+        call = _TAKE.call(
+            due=due(lane),
+            doing=doing(lane),
+            doing_elsewhere=doing(elsewhere),
+            wanted=WANTED,
             limit=min(limit, BATCH),
             visible_ms=visible_ms,
-            receipt=receipt,
+            receipt=secrets.token_hex(8),
         )
-        _word, next_in_ms, *pairs = reply
+        _word, next_in_ms, *pairs = await self._link.run(call)
         keys = tuple(
             _taken(member, wanted)
             for member, wanted in zip(pairs[::2], pairs[1::2], strict=True)
@@ -123,51 +111,50 @@ class DueSet:
     async def done(self, lane: Lane, keys: Sequence[TakenKey]) -> None:
         """Forget finished keys, but those asked for again meanwhile."""
         for batch in _batches(keys):
-            await _DONE.run(
-                self._link,
-                {
-                    "due_now": due(Lane.NOW),
-                    "due_warm": due(Lane.WARM),
-                    "doing": doing(lane),
-                    "wanted": WANTED,
-                },
-                finished=orjson.dumps([[key.member, key.receipt] for key in batch]),
+            finished = orjson.dumps([[key.member, key.receipt] for key in batch])
+            call = _DONE.call(
+                due_now=due(Lane.NOW),
+                due_warm=due(Lane.WARM),
+                doing=doing(lane),
+                wanted=WANTED,
+                finished=finished,
             )
+            await self._link.run(call)
 
     async def retry(self, lane: Lane, keys: Sequence[Unfinished]) -> None:
         """Put unfinished keys back."""
         for batch in _batches(keys):
-            await _RETRY.run(
-                self._link,
-                {
-                    "due_now": due(Lane.NOW),
-                    "due_warm": due(Lane.WARM),
-                    "doing": doing(lane),
-                    "wanted": WANTED,
-                },
+            unfinished = orjson.dumps([_unfinished(key) for key in batch])
+            call = _RETRY.call(
+                due_now=due(Lane.NOW),
+                due_warm=due(Lane.WARM),
+                doing=doing(lane),
+                wanted=WANTED,
                 lane=lane.value,
-                unfinished=orjson.dumps([_unfinished(key) for key in batch]),
+                unfinished=unfinished,
             )
+            await self._link.run(call)
 
     async def sweep(self, lane: Lane) -> Swept:
         """Return abandoned keys to the lane, and wake a drain if keys wait and none is queued."""
-        job = self._drain_job(lane)
-        _word, abandoned, woken = await _SWEEP.run(
-            self._link,
-            {
-                "due": due(lane),
-                "doing": doing(lane),
-                "wake": wake(lane),
-                "queue": job.queue,
-                "job": job.key,
-            },
-            limit=BATCH,
-            job_id=job.id,
-            payload=job.payload,
-            job_ms=job.expires_ms,
-            wake_ms=WAKE_MS,
+        call = _SWEEP.call(
+            due=due(lane), doing=doing(lane), limit=BATCH, **self._drain(lane)
         )
+        _word, abandoned, woken = await self._link.run(call)
         return Swept(abandoned, woken == b"WOKEN")
+
+    def _drain(self, lane: Lane) -> dict[str, Argument]:
+        """Return what a script needs to queue a drain job."""
+        job = self._drain_job(lane)
+        return {
+            "wake": wake(lane),
+            "queue": job.queue,
+            "job": job.key,
+            "job_id": job.id,
+            "payload": job.payload,
+            "job_ms": job.expires_ms,
+            "wake_ms": WAKE_MS,
+        }
 
     async def depth(self, lane: Lane) -> Depth:
         """Count a lane."""

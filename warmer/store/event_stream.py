@@ -84,9 +84,11 @@ class EventStream:
     async def keep(self, consumer: str, ids: Sequence[str]) -> None:
         """Say that `consumer` still works on these entries."""
         if ids:
-            await self._link.ask(
-                self._redis.xclaim(
-                    EVENT_LOG, EVENT_GROUP, consumer, 0, list(ids), justid=True
+            await self._grouped(
+                lambda: self._link.ask(
+                    self._redis.xclaim(
+                        EVENT_LOG, EVENT_GROUP, consumer, 0, list(ids), justid=True
+                    )
                 )
             )
 
@@ -190,15 +192,15 @@ class EventStream:
             return None
         pending = await self._link.ask(self._redis.xpending(EVENT_LOG, EVENT_GROUP))
         kept_from = pending["min"] or group["last-delivered-id"]
-        seconds, _micros = await self._link.ask(self._redis.time())
-        aged = (seconds * 1000 - older_than_ms, 0)
+        seconds, micros = await self._link.ask(self._redis.time())
+        aged = (seconds * 1000 + micros // 1000 - older_than_ms, 0)
         return "{}-{}".format(*min(aged, _position(_text(kept_from))))
 
     async def _group(self) -> dict[str, Any] | None:
         try:
             groups = await self._link.ask(self._redis.xinfo_groups(EVENT_LOG))
         except StoreRefused as exc:
-            if exc.code == "no":  # "no such key"
+            if "no such key" in str(exc):
                 return None
             raise
         for group in groups:
