@@ -285,7 +285,8 @@ def _dataset(
         cold_start=ColdStart(of.cold_start),
         empty=of.empty,
         purge=PurgeMode(of.purge),
-        refresh_on=RefreshOn(of.refresh_on),
+        # A worker has no loader for it: only callers bring one.
+        refresh_on=RefreshOn(of.refresh_on) if of.origin else RefreshOn.NONE,
         compress_above=of.compress_above,
         max_body_bytes=of.max_body,
         max_waiters=of.max_waiters,

@@ -109,12 +109,24 @@ class Server(Part):
     """ACL user. Default: the server's `default` user."""
     password: SecretStr | None = None
     """Best from a credential (`warmer_cache__password`), so that the file holds no secret."""
-    database: Annotated[int, Whole(0, 15)] = 0
-    """Logical database, where the URL names none. Default 0, the only one in Cluster."""
+    database: Annotated[int, Whole(0, 15)] | None = None
+    """Logical database. Default: what the URL names, else 0, the only one in Cluster."""
     sentinels: tuple[Annotated[str, AfterValidator(_sentinel)], ...] = ()
     """`["host:26379", …]`: asked for the primary, instead of `url`."""
     sentinel_service: str | None = None
     """The name under which the sentinels know the primary."""
+    sentinel_username: str | None = None
+    """ACL user at the sentinels, where they have users of their own."""
+    sentinel_password: SecretStr | None = None
+    """Best from a credential (`warmer_cache__sentinel_password`)."""
+    tls: bool = False
+    """TLS, as `rediss://` says it. The certificate and its host name are checked."""
+    tls_ca_file: str | None = None
+    """PEM file of the authority that signs the server. Default: the system's."""
+    tls_cert_file: str | None = None
+    """PEM file of this client's certificate, where the server asks for one."""
+    tls_key_file: str | None = None
+    """PEM file of its key."""
     max_connections: Annotated[int, Whole(2, 1024)] = 32
     """Connections of one process. Default 32: reads share lanes, so that few are used."""
 
@@ -264,7 +276,7 @@ class Dataset(Part):
     answer while the change is loaded."""
     refresh_on: Literal["cached", "all", "none"] = "cached"
     """Which keys of a changed entity are refreshed before anyone asks. Default cached:
-    those that had an entry."""
+    those that had an entry. Without an origin none are: only callers can load them."""
     compress_above: Annotated[int, Size("0", "64MiB")] = 1024
     """Bodies above this are stored with zstd. Default 1KiB: below it nothing is saved.
     64MiB is the largest body there is: never."""
