@@ -183,6 +183,7 @@ class Refresher:
         finally:
             if not loading.done():
                 await uninterrupted(_stop(loading))
+            _take_note(loading)
         if loading.cancelled():
             raise OriginUnavailable("the load cancelled itself")
         loaded = loading.result()
@@ -346,7 +347,6 @@ async def _bounded(load: Load, key: Key, floors: Versions, within_ms: float) -> 
 async def _stop(loading: "asyncio.Task[Loaded]") -> None:
     loading.cancel()
     await asyncio.wait((loading,))
-    _take_note(loading)
 
 
 def _take_note(ended: "asyncio.Task[T]") -> None:

@@ -1,7 +1,9 @@
 """A refresh may be cancelled at every await; what is left then is asked of the server."""
 
 import asyncio
+import gc
 import random
+from collections.abc import Iterator
 
 import pytest
 from typing_extensions import override
@@ -28,6 +30,14 @@ VALUE = Loaded(encode_value("value", compress_above=None), {}, load_ms=1)
 @pytest.fixture
 def server() -> CacheStore:
     return ReferenceStore(CLOCK.now_ms)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_lost(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Asyncio reports an error that nobody took, once its task is collected."""
+    yield
+    gc.collect()
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
 
 
 def refresher(store: CacheStore, load: Load) -> Refresher:
