@@ -1,0 +1,125 @@
+"""Lua scripts as calls by name: a file of lua/ cannot be called wrongly in silence.
+
+The first two statements of a file name its KEYS and ARGV, and are read from there. The
+server keeps scripts by content (EVALSHA), so two releases can share one server.
+
+Holds: a server that lost its scripts (restart, SCRIPT FLUSH, failover) gets them again
+within the call that met the loss, also in the middle of a pipeline.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import TypeAlias, cast
+
+from redis.asyncio import Redis
+from redis.exceptions import NoScriptError, ResponseError
+
+Argument: TypeAlias = str | bytes | int
+Reply: TypeAlias = object
+"""What redis-py gives: bytes, int, None, a list of them; or an error, as a value."""
+
+_NAMES = re.compile(
+    r"\Alocal ([\w\s,]+?) = unpack\(KEYS\)\s+local ([\w\s,]+?) = unpack\(ARGV\)"
+)
+_NOW = "now_ms"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A script with its keys and arguments in place, ready to be sent."""
+
+    script: "Script"
+    arguments: tuple[Argument, ...]
+
+    def words(self) -> tuple[Argument, ...]:
+        """Return the command."""
+        return (
+            "EVALSHA",
+            self.script.sha,
+            len(self.script.keys),
+            *self.arguments,
+        )
+
+
+Command: TypeAlias = Call | tuple[Argument, ...]
+
+
+class Script:
+    """One file of lua/. `keys` and `arguments` are the names it gives them."""
+
+    __slots__ = ("_names", "arguments", "keys", "sha", "text")
+
+    def __init__(self, name: str, text: str | None = None) -> None:
+        """Read lua/`name`.lua, unless its text is given."""
+        if text is None:
+            text = (files("warmer.store") / "lua" / f"{name}.lua").read_text()
+        found = _NAMES.match(text)
+        if found is None:
+            raise ValueError(f"{name}.lua: its first statements do not name KEYS, ARGV")
+        self.text = text
+        self.sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+        self.keys = _split(found[1])
+        self.arguments = _split(found[2])
+        self._names = (*self.keys, *self.arguments)
+
+    def call(self, **named: Argument) -> Call:
+        """Return the call; TypeError for a missing or unknown name. `now_ms` may be absent."""
+        if _NOW not in named and self.arguments[-1] == _NOW:
+            named[_NOW] = ""
+        if len(named) != len(self._names) or any(n not in named for n in self._names):
+            raise TypeError(_difference(set(self._names), set(named)))
+        return Call(self, tuple([named[name] for name in self._names]))
+
+
+async def run(redis: Redis, call: Call) -> Reply:
+    """Return the reply of one call; raises redis-py's errors."""
+    reply = (await pipelined(redis, [call]))[0]
+    if isinstance(reply, ResponseError):
+        raise reply
+    return reply
+
+
+async def pipelined(redis: Redis, commands: Sequence[Command]) -> list[Reply]:
+    """Return the replies of `commands`, sent together; errors among them are values.
+
+    Calls whose script the server does not have are sent again behind the script: after
+    the other commands, therefore, and not in between.
+    """
+    replies = await _send(redis, commands)
+    unknown = [
+        at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)
+    ]
+    if not unknown:
+        return replies
+    again = [commands[at] for at in unknown]
+    scripts = {call.script for call in again if isinstance(call, Call)}
+    loads = [("SCRIPT LOAD", script.text) for script in scripts]
+    answers = await _send(redis, [*loads, *again])
+    for at, answer in zip(unknown, answers[len(loads) :], strict=True):
+        replies[at] = answer
+    for refusal in answers[: len(loads)]:
+        if isinstance(refusal, ResponseError):
+            # Why it could not be loaded says more than that it is not there.
+            for at in unknown:
+                replies[at] = refusal
+    return replies
+
+
+async def _send(redis: Redis, commands: Sequence[Command]) -> list[Reply]:
+    pipeline = redis.pipeline(transaction=False)
+    for command in commands:
+        words = command.words() if isinstance(command, Call) else command
+        pipeline.execute_command(*words)
+    return cast("list[Reply]", await pipeline.execute(raise_on_error=False))
+
+
+def _split(names: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in names.split(","))
+
+
+def _difference(expected: set[str], given: set[str]) -> str:
+    missing, unknown = sorted(expected - given), sorted(given - expected)
+    return f"missing {missing}, unknown {unknown}"
