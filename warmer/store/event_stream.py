@@ -81,6 +81,14 @@ class EventStream:
             lambda: self._claim(consumer, min_idle_ms=min_idle_ms, count=count)
         )
 
+    async def newest(self, *, count: int, before: str = "+") -> Sequence[Logged]:
+        """Return up to `count` entries, newest first, that are older than `before`."""
+        end = before if before == "+" else f"({before}"
+        entries = await self._link.ask(
+            self._redis.xrevrange(EVENT_LOG, end, "-", count=count)
+        )
+        return _logged(entries)
+
     async def keep(self, consumer: str, ids: Sequence[str]) -> None:
         """Say that `consumer` still works on these entries."""
         if ids:
