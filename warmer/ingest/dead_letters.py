@@ -1,0 +1,45 @@
+"""Dead letters: what could not be understood or finished, with its reason, for people.
+
+Holds: nothing is dropped in silence, and a letter is bounded whatever was received.
+"""
+
+from collections.abc import Mapping
+
+from warmer.model.due import TakenKey
+from warmer.model.version import encode_vector
+
+MAX_PAYLOAD_BYTES = 16_384
+MAX_REASON_CHARS = 500
+
+
+def event_letter(
+    payload: bytes, *, reason: str, source: str, at_ms: int, log_id: str = ""
+) -> Mapping[str, str]:
+    """Return the letter for an event that was refused. `source`: where it came from."""
+    return {
+        "kind": "event",
+        "source": source,
+        "reason": reason[:MAX_REASON_CHARS],
+        "payload": _bounded(payload),
+        "size": str(len(payload)),
+        "log_id": log_id,
+        "at": str(at_ms),
+    }
+
+
+def key_letter(key: TakenKey, *, reason: str, at_ms: int) -> Mapping[str, str]:
+    """Return the letter for a due key that was given up."""
+    return {
+        "kind": "key",
+        "member": _bounded(key.member.encode()),
+        "reason": reason[:MAX_REASON_CHARS],
+        "wanted": encode_vector(key.wanted),
+        "wanted_fence": str(key.wanted_fence),
+        "attempts": str(key.attempts),
+        "event_id": key.event_id,
+        "at": str(at_ms),
+    }
+
+
+def _bounded(payload: bytes) -> str:
+    return payload[:MAX_PAYLOAD_BYTES].decode(errors="backslashreplace")
