@@ -11,8 +11,11 @@ import pytest
 
 from tests.processes import ChildProcess, Children
 from warmer.clock import SystemClock
+from warmer.ingest.formats import Events, Message
+from warmer.ingest.formats.debezium_postgres import DebeziumPostgres
+from warmer.model.version import SourceVersion
 from warmer.ops.demo.admin import OriginAdmin
-from warmer.ops.demo.change_feed import ChangeFeed
+from warmer.ops.demo.change_feed import SOURCE, ChangeFeed
 from warmer.ops.demo.origin import price_text
 from warmer.ops.demo.shop import LOCALES, PRODUCTS
 
@@ -58,13 +61,13 @@ async def _get(visitor: aiohttp.ClientSession, path: str) -> dict[str, object]:
 async def test_a_product_carries_its_row_version(
     admin: OriginAdmin, visitor: aiohttp.ClientSession
 ) -> None:
-    await admin.reprice(7, 123_456)
+    change = await admin.reprice(7, 123_456)
 
     async with visitor.get("/products/7?locale=de") as response:
         product = await response.json()
 
-    assert response.headers["X-Version"] == "2"
-    assert product["version"] == 2
+    assert response.headers["X-Version"] == str(change.lsn)
+    assert product["version"] == change.lsn
     assert product["price"] == "1.234,56 €"
 
 
@@ -86,9 +89,7 @@ async def test_a_list_carries_the_position_of_its_snapshot(
     listed = lists[str(change.row["locale"])]["notes"]
     assert isinstance(listed, list)
     assert listed[0]["title"] == "Retitled"
-    assert {orjson.dumps(each["position"]) for each in lists.values()} == {
-        orjson.dumps(change.position)
-    }
+    assert {each["position"] for each in lists.values()} == {change.lsn}
 
 
 async def test_the_meter_notes_every_query_and_the_peak(
@@ -115,20 +116,20 @@ async def test_a_held_query_answers_with_what_it_had_read(
     await admin.hold("/products/9?locale=en")
     held = asyncio.create_task(_get(visitor, "/products/9?locale=en"))
     await admin.held()
-    await admin.reprice(9, 1_000)
+    change = await admin.reprice(9, 1_000)
     unheld = await _get(visitor, "/products/9?locale=en")
     await admin.let_go()
 
-    assert unheld["version"] == 2
-    assert (await held)["version"] == 1
+    assert unheld["version"] == change.lsn
+    assert int(str((await held)["version"])) < change.lsn
 
 
 async def test_the_feed_tells_commits_in_their_order(admin: OriginAdmin) -> None:
-    delivered: asyncio.Queue[bytes] = asyncio.Queue()
+    told: asyncio.Queue[Message] = asyncio.Queue()
 
-    async def deliver(events: list[bytes]) -> None:
-        for event in events:
-            delivered.put_nowait(event)
+    async def deliver(messages: list[Message]) -> None:
+        for message in messages:
+            told.put_nowait(message)
 
     feed = ChangeFeed(admin, deliver=deliver, clock=SystemClock())
     async with feed.following():
@@ -137,38 +138,40 @@ async def test_the_feed_tells_commits_in_their_order(admin: OriginAdmin) -> None
             await admin.retitle(8, "Eight"),
             await admin.reprice(5, 600),
         ]
-        events = [orjson.loads(await delivered.get()) for _ in changes]
+        values = [orjson.loads((await told.get()).value or b"") for _ in changes]
 
-    assert [event["after"] for event in events] == [change.row for change in changes]
-    assert [event["source"]["table"] for event in events] == [
-        "product",
-        "note",
-        "product",
+    assert [value["after"] for value in values] == [change.row for change in changes]
+    assert [value["source"]["lsn"] for value in values] == [
+        change.lsn for change in changes
     ]
-    assert {event["op"] for event in events} == {"u"}
-    sequences = [
-        tuple(map(int, json.loads(event["source"]["sequence"]))) for event in events
-    ]
-    assert sequences == sorted(set(sequences))
-    assert [event["source"]["lsn"] for event in events] == [
-        change.position.lsn for change in changes
-    ]
+    sequences = [json.loads(value["source"]["sequence"]) for value in values]
+    assert sequences == sorted(sequences, key=lambda pair: [*map(int, pair)])
 
 
 async def test_the_feed_can_tell_an_older_change_after_a_newer_one(
     admin: OriginAdmin,
 ) -> None:
-    delivered: list[bytes] = []
+    reading = DebeziumPostgres(SOURCE)
+    told: list[tuple[SourceVersion | None, tuple[str, ...]]] = []
 
-    async def deliver(events: list[bytes]) -> None:
-        delivered.extend(events)
+    async def deliver(messages: list[Message]) -> None:
+        for message in messages:
+            read = reading.read(message)
+            assert isinstance(read, Events)
+            told.extend((event.version, event.entities) for event in read.events)
 
     feed = ChangeFeed(admin, deliver=deliver, clock=SystemClock())
     await admin.reprice(5, 500)
     await admin.reprice(5, 600)
-    await feed.emit(reversed(await feed.take()))
+    older, newer = await feed.take(2)
+    await feed.emit(newer)
+    await feed.emit(older)
 
-    assert [orjson.loads(event)["after"]["version"] for event in delivered] == [3, 2]
+    assert told == [
+        (SourceVersion.of(SOURCE, newer.lsn), ("product:5",)),
+        (SourceVersion.of(SOURCE, older.lsn), ("product:5",)),
+    ]
+    assert newer.lsn > older.lsn
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import aiohttp
 
-from warmer.ops.demo.shop import Change, Position
+from warmer.ops.demo.shop import Change
 
 _ANSWERS_WITHIN_S = 10.0
 
@@ -49,16 +49,16 @@ class OriginAdmin:
     async def reprice(self, product_id: int, price_cents: int) -> Change:
         """Give a product a new price; returns when it is committed."""
         body = {"price_cents": price_cents}
-        return _change(await self._post(f"/admin/products/{product_id}", body))
+        return Change(**await self._post(f"/admin/products/{product_id}", body))
 
     async def retitle(self, note_id: int, title: str) -> Change:
         """Give a note a new title; returns when it is committed."""
-        return _change(await self._post(f"/admin/notes/{note_id}", {"title": title}))
+        return Change(**await self._post(f"/admin/notes/{note_id}", {"title": title}))
 
     async def changes_after(self, lsn: int) -> list[Change]:
         """Return the changes after `lsn` as soon as there are any; none after some seconds."""
         changes = await self._get(f"/admin/changes?after={lsn}")
-        return [_change(change) for change in changes]
+        return [Change(**change) for change in changes]
 
     async def hold(self, query: str) -> None:
         """Hold the next query of this name between its read and its answer."""
@@ -83,7 +83,3 @@ class OriginAdmin:
     async def _post(self, path: str, body: Mapping[str, object] | None) -> Any:
         async with self._session.post(path, json=body) as response:
             return await response.json()
-
-
-def _change(answer: Mapping[str, Any]) -> Change:
-    return Change(**{**answer, "position": Position(**answer["position"])})

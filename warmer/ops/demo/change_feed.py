@@ -8,72 +8,90 @@ a connector that restarts tells older changes again, after newer ones.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import orjson
 
 from warmer.clock import Clock
+from warmer.ingest.event_log import encode
+from warmer.ingest.formats import Events, Ignored, Message, Unreadable
+from warmer.ingest.formats.debezium_postgres import DebeziumPostgres
 from warmer.ops.demo.admin import OriginAdmin
+from warmer.ops.demo.household import DemoError
 from warmer.ops.demo.shop import Change
+from warmer.store.event_stream import EventStream
 
 DATABASE = "shop"
-SCHEMA = "public"
+SOURCE = "shop-db"
+"""What the datasets call this database."""
 _CONNECTOR = "3.6.3.Final"
 
-Deliver = Callable[[list[bytes]], Awaitable[None]]
-"""Takes events as they come from the wire, and returns when they are in the event log."""
+Deliver = Callable[[list[Message]], Awaitable[None]]
+"""Takes messages as a connector sends them; returns when what they say is in the event log."""
 
 
-def debezium(change: Change, *, emitted_at_ms: int) -> bytes:
+def debezium(change: Change, *, emitted_at_ms: int) -> Message:
     """Return the change event, as the connector's JSON converter writes it."""
-    committed_ms, position = change.committed_at_ms, change.position
-    return orjson.dumps(
-        {
-            # REPLICA IDENTITY DEFAULT: an update does not tell the row before it.
-            "before": None,
-            "after": change.row,
-            "source": {
-                "version": _CONNECTOR,
-                "connector": "postgresql",
-                "name": DATABASE,
-                "ts_ms": committed_ms,
-                "snapshot": "false",
-                "db": DATABASE,
-                # A string that holds JSON that holds strings: so the connector has it.
-                "sequence": json.dumps(
-                    [str(position.previous_commit), str(position.lsn)],
-                    separators=(",", ":"),
-                ),
-                "ts_us": committed_ms * 1_000,
-                "ts_ns": committed_ms * 1_000_000,
-                "schema": SCHEMA,
-                "table": change.table,
-                "txId": position.lsn // 8,
-                "lsn": position.lsn,
-                "xmin": None,
-                "origin": None,
-                "origin_lsn": None,
-            },
-            "transaction": None,
-            "op": "u",
-            "ts_ms": emitted_at_ms,
-            "ts_us": emitted_at_ms * 1_000,
-            "ts_ns": emitted_at_ms * 1_000_000,
-        }
-    )
+    committed_ms = change.committed_at_ms
+    value = {
+        # REPLICA IDENTITY DEFAULT: an update does not tell the row before it.
+        "before": None,
+        "after": change.row,
+        "source": {
+            "version": _CONNECTOR,
+            "connector": "postgresql",
+            "name": DATABASE,
+            "ts_ms": committed_ms,
+            "snapshot": "false",
+            "db": DATABASE,
+            # Text that holds JSON that holds texts: so the connector has it.
+            "sequence": json.dumps(
+                [str(change.previous_commit), str(change.lsn)], separators=(",", ":")
+            ),
+            "ts_us": committed_ms * 1_000,
+            "ts_ns": committed_ms * 1_000_000,
+            "schema": "public",
+            "table": change.table,
+            "txId": change.lsn // 8,
+            "lsn": change.lsn,
+            "xmin": None,
+            "origin": None,
+            "origin_lsn": None,
+        },
+        "transaction": None,
+        "op": "u",
+        "ts_ms": emitted_at_ms,
+        "ts_us": emitted_at_ms * 1_000,
+        "ts_ns": emitted_at_ms * 1_000_000,
+    }
+    key = orjson.dumps({"id": change.row["id"]})
+    return Message(value=orjson.dumps(value), key=key)
+
+
+def into(log: EventStream) -> Deliver:
+    """Return what reads messages as Debezium's, and appends their events to the log."""
+    reading = DebeziumPostgres(SOURCE)
+
+    async def deliver(messages: list[Message]) -> None:
+        for message in messages:
+            match reading.read(message):
+                case Events(events):
+                    await log.append([encode(event) for event in events])
+                case Ignored(reason) | Unreadable(reason):
+                    raise DemoError(f"its own change event was not taken: {reason}")
+
+    return deliver
 
 
 class ChangeFeed:
-    """Follows the shop's log from `after_lsn` on, and delivers what it finds."""
+    """Follows the shop's log from its start, and delivers what it finds."""
 
-    def __init__(
-        self, origin: OriginAdmin, *, deliver: Deliver, clock: Clock, after_lsn: int = 0
-    ) -> None:
+    def __init__(self, origin: OriginAdmin, *, deliver: Deliver, clock: Clock) -> None:
         self._origin = origin
         self._deliver = deliver
         self._clock = clock
-        self._after_lsn = after_lsn
+        self._after_lsn = 0
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
@@ -85,20 +103,26 @@ class ChangeFeed:
             finally:
                 follower.cancel()
 
-    async def take(self) -> list[Change]:
-        """Return the next changes of the log, without delivering them."""
-        changes = await self._origin.changes_after(self._after_lsn)
-        for change in changes:
-            self._after_lsn = max(self._after_lsn, change.position.lsn)
-        return changes
+    async def take(self, count: int) -> list[Change]:
+        """Return the next `count` changes of the log, without delivering them."""
+        taken: list[Change] = []
+        while len(taken) < count:
+            taken += await self._next(at_most=count - len(taken))
+        return taken
 
-    async def emit(self, changes: Iterable[Change]) -> None:
+    async def emit(self, *changes: Change) -> None:
         """Deliver these changes in this order."""
         now_ms = self._clock.now_ms()
-        events = [debezium(change, emitted_at_ms=now_ms) for change in changes]
-        if events:
-            await self._deliver(events)
+        await self._deliver(
+            [debezium(change, emitted_at_ms=now_ms) for change in changes]
+        )
 
     async def _follow(self) -> None:
         while True:
-            await self.emit(await self.take())
+            await self.emit(*await self._next())
+
+    async def _next(self, *, at_most: int = 100) -> list[Change]:
+        changes = (await self._origin.changes_after(self._after_lsn))[:at_most]
+        for change in changes:
+            self._after_lsn = change.lsn
+        return changes

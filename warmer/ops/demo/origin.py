@@ -149,8 +149,8 @@ class Origin:
             lambda: (self._shop.notes(locale), self._shop.position()),
         )
         return _json(
-            {"locale": locale, "position": asdict(position), "notes": notes},
-            headers={"X-Position": f"{position.previous_commit}.{position.lsn}"},
+            {"locale": locale, "position": position, "notes": notes},
+            headers={"X-Position": str(position)},
         )
 
     async def _query(self, name: str, read: Callable[[], _Found]) -> _Found:

@@ -1,7 +1,9 @@
 """The demo's source of truth: a shop in SQLite, with a log of its changes.
 
 Holds: a row's change, its new version and its line in the log are one commit; what a
-query returns is one snapshot, and the version or position in it belongs to it.
+query returns is one snapshot. A row's version is the position (LSN) of its last change in
+the log. SQLite has one writer at a time, so positions order all commits, and the last
+position in a snapshot stands for everything before it.
 Does not hold: that it is slow, like a database: see `warmer.ops.demo.origin`.
 """
 
@@ -50,27 +52,19 @@ CREATE TABLE change (
 );
 """
 _UPDATES = {
-    "product": "UPDATE product SET price_cents = ?, version = version + 1"
-    " WHERE id = ? RETURNING *",
-    "note": "UPDATE note SET title = ?, version = version + 1 WHERE id = ? RETURNING *",
+    "product": "UPDATE product SET price_cents = ?, version = ? WHERE id = ? RETURNING *",
+    "note": "UPDATE note SET title = ?, version = ? WHERE id = ? RETURNING *",
 }
 
 Row = dict[str, int | str]
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """A place in the log: the last commit before this transaction, and its change."""
-
-    previous_commit: int
-    lsn: int
-
-
-@dataclass(frozen=True, slots=True)
 class Change:
     """One committed change of one row, as the log has it; `row` is the row after it."""
 
-    position: Position
+    lsn: int
+    previous_commit: int
     committed_at_ms: int
     table: str
     row: Row
@@ -92,9 +86,9 @@ class Shop:
             connection.executescript(_SCHEMA)
             connection.execute("BEGIN")
             connection.executemany(
-                "INSERT INTO product VALUES (?, ?, ?, 1)", _products()
+                "INSERT INTO product VALUES (?, ?, ?, ?)", _products()
             )
-            connection.executemany("INSERT INTO note VALUES (?, ?, ?, ?, 1)", _notes())
+            connection.executemany("INSERT INTO note VALUES (?, ?, ?, ?, ?)", _notes())
             connection.execute("COMMIT")
             yield cls(connection, clock)
 
@@ -114,12 +108,12 @@ class Shop:
         )
         return [dict(row) for row in found]
 
-    def position(self) -> Position:
+    def position(self) -> int:
         """Return the position of the last change."""
-        last = self._connection.execute(
-            "SELECT previous_commit, lsn FROM change ORDER BY lsn DESC LIMIT 1"
-        ).fetchone()
-        return Position(*last) if last else Position(_FIRST_LSN, _FIRST_LSN)
+        last: int | None = self._connection.execute(
+            "SELECT max(lsn) FROM change"
+        ).fetchone()[0]
+        return _FIRST_LSN if last is None else last
 
     def reprice(self, product_id: int, price_cents: int) -> Change | None:
         """Give a product a new price; None if there is no such product."""
@@ -136,7 +130,8 @@ class Shop:
         )
         return [
             Change(
-                position=Position(logged["previous_commit"], logged["lsn"]),
+                lsn=logged["lsn"],
+                previous_commit=logged["previous_commit"],
                 committed_at_ms=logged["committed_at_ms"],
                 table=logged["changed"],
                 row=json.loads(logged["row"]),
@@ -145,19 +140,19 @@ class Shop:
         ]
 
     def _update(self, table: str, row_id: int, value: int | str) -> Change | None:
-        before = self.position()
+        # A transaction's records: its change, then its commit.
+        previous_commit = self.position() + _RECORD_BYTES
+        lsn = previous_commit + _RECORD_BYTES
         with self._connection:
-            self._connection.execute("BEGIN")
+            self._connection.execute("BEGIN IMMEDIATE")
             updated = self._connection.execute(
-                _UPDATES[table], (value, row_id)
+                _UPDATES[table], (value, lsn, row_id)
             ).fetchone()
             if updated is None:
                 return None
             change = Change(
-                # This transaction: the record of the change, then that of the commit.
-                position=Position(
-                    before.lsn + _RECORD_BYTES, before.lsn + 2 * _RECORD_BYTES
-                ),
+                lsn=lsn,
+                previous_commit=previous_commit,
                 committed_at_ms=self._clock.now_ms(),
                 table=table,
                 row=dict(updated),
@@ -165,8 +160,8 @@ class Shop:
             self._connection.execute(
                 "INSERT INTO change VALUES (?, ?, ?, ?, ?)",
                 (
-                    change.position.lsn,
-                    change.position.previous_commit,
+                    change.lsn,
+                    change.previous_commit,
                     change.committed_at_ms,
                     change.table,
                     json.dumps(change.row),
@@ -175,13 +170,13 @@ class Shop:
         return change
 
 
-def _products() -> Iterator[tuple[int, str, int]]:
+def _products() -> Iterator[tuple[int, str, int, int]]:
     for number in range(1, PRODUCTS + 1):
-        yield number, f"Product {number}", 100 + number * 37 % 50_000
+        yield number, f"Product {number}", 100 + number * 37 % 50_000, _FIRST_LSN
 
 
-def _notes() -> Iterator[tuple[int, str, str, str]]:
+def _notes() -> Iterator[tuple[int, str, str, str, int]]:
     for number in range(1, NOTES + 1):
         locale = LOCALES[number % len(LOCALES)]
         body = f"What note {number} has to say, in {locale}. " * 3
-        yield number, locale, f"Note {number}", body
+        yield number, locale, f"Note {number}", body, _FIRST_LSN
