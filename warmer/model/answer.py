@@ -1,0 +1,67 @@
+"""What a reader gets: the value, and how it came about."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from warmer.model.entry import Content, Flag
+from warmer.model.version import Versions, decode_vector
+
+_ZSTD = int(Flag.ZSTD)
+
+Decode = bool | Literal["stored"]
+"""True: the decoded value. False: its bytes, inflated. "stored": its bytes as they are
+stored, perhaps compressed: `Answer.encoding` says."""
+
+
+class State(StrEnum):
+    """How an answer came about. "The state says so."""
+
+    FRESH = "fresh"
+    """From the cache, within its fresh window."""
+    STALE = "stale"
+    """From the cache, within its stale window; a refresh is on its way."""
+    STALE_ON_ERROR = "stale_on_error"
+    """From the cache, because the origin failed or was too slow for the deadline."""
+    LOADED = "loaded"
+    """From the origin, by this call."""
+    WAITED = "waited"
+    """From the origin, by somebody else's call."""
+    EMPTY = "empty"
+    """The dataset's declared empty value: nothing is cached, and somebody else loads."""
+    NEGATIVE = "negative"
+    """The source has no such thing; the value is None."""
+    DEGRADED = "degraded"
+    """From the origin, past the cache: the cache server is down or slow."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """One answer. `age_ms`: since it was published, 0 if just loaded, None if EMPTY.
+
+    Not frozen: made on every read, and a frozen dataclass costs twice as much.
+    """
+
+    value: object
+    state: State
+    age_ms: int | None
+    key: str
+    encoding: Literal["zstd"] | None = None
+    """How `value` is compressed, which only `decode="stored"` leaves it."""
+    vector: bytes = b""
+
+    @property
+    def versions(self) -> Versions:
+        """The source versions that the value was built from, per scope."""
+        return decode_vector(self.vector.decode("ascii"))
+
+
+def given(content: Content, decode: Decode) -> tuple[object, Literal["zstd"] | None]:
+    """Return the value as the caller wants it, and how that is compressed."""
+    if decode is True:
+        return content.value(), None
+    if content.negative:
+        return None, None
+    if decode == "stored":
+        return content.body, "zstd" if content.flags & _ZSTD else None
+    return content.payload(), None
