@@ -120,11 +120,6 @@ local room = fields < 140 -- [bounded]
 local in_entry = order(version_for(scope, versions_of(present and present.vector or "")), version)
 local above = order(floor, version)
 
-local function note(...)
-    redis.call("HSET", guard, ...)
-    keep_guard(now + guard_ms)
-end
-
 local function purge()
     -- What no reader of this release trusts cannot be made stale in place.
     if mode == "hard" or not present then
@@ -145,26 +140,19 @@ local function purge()
     redis.call("SETRANGE", entry, 24, struct.pack(">I8I8I8", fresh_until, stale_until, error_until))
 end
 
-local superseded = false
-if in_entry == "newer" then superseded = true end -- [invalidate.older_than_entry]
-if superseded then
-    -- The entry may be lost before the floor would have been needed.
-    local function remember()
-        note("floor." .. scope, version, "raised." .. scope, digits(generation))
-    end
-    local higher = version and (above == "older" or (not floor and room))
-    if higher then remember() end -- [invalidate.remember]
-    return { "OLDER", fence }
-end
-if above == "newer" then superseded = true end -- [invalidate.older_than_floor]
-if in_entry == "older" then superseded = false end -- [invalidate.entry_below]
-if mode == "hard" then superseded = false end -- [invalidate.hard_always]
-if superseded then
+local spared = false
+if in_entry == "newer" then spared = true end -- [invalidate.older_than_entry]
+local noted_before = false
+if above == "newer" then noted_before = true end -- [invalidate.older_than_floor]
+if in_entry == "older" then noted_before = false end -- [invalidate.entry_below]
+if spared and above == "equal" then noted_before = true end -- [invalidate.remember]
+if mode == "hard" then noted_before = false end -- [invalidate.hard_always]
+if noted_before then
     return { "OLDER", fence }
 end
 
-local result = "NOTED"
-if redis.call("EXISTS", entry) == 1 then
+local result = spared and "OLDER" or "NOTED"
+if not spared and redis.call("EXISTS", entry) == 1 then
     purge()
     result = "PURGED"
 end
@@ -183,5 +171,6 @@ if comparable then
 end
 if not comparable then add("blind", digits(generation)) end -- [invalidate.blind]
 if mode == "hard" then add("hard", digits(generation)) end -- [invalidate.hard]
-note(unpack(noted))
+redis.call("HSET", guard, unpack(noted))
+keep_guard(now + guard_ms)
 return { result, fence }

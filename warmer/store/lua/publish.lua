@@ -129,7 +129,11 @@ local now = math.floor(server_us() / 1000)
 local known = guard_fields()
 local present = read_entry()
 local done = present and (present.kept_stale and "ALREADY_KEPT" or "ALREADY")
-if done and present.fence == tonumber(fence) then return without_body(done) end -- [publish.already]
+if done and present.fence ~= tonumber(fence) then done = nil end -- [publish.already]
+if done and known.publisher ~= token then done = nil end -- [publish.publisher]
+if done then
+    return without_body(done)
+end
 
 local owner = redis.call("GET", lease)
 if known.fence ~= fence then return without_body("FENCED") end -- [publish.fence]
@@ -211,6 +215,7 @@ if reply ~= "OUTDATED" and not store(math.max(last, now + 1)) then
 end
 redis.call("HSET", guard, "owner", "") -- [publish.once]
 if reply ~= "OUTDATED" then
+    redis.call("HSET", guard, "publisher", token)
     redis.call("HDEL", guard, "failures", "retry_at")
 elseif lagging then
     redis.call("HSET", guard, "retry_at", digits(now + lag_retry_ms)) -- [publish.lag]
