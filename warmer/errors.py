@@ -24,8 +24,6 @@ an outcome, see `warmer.model.outcome`.
 
 from typing import NamedTuple
 
-from typing_extensions import override
-
 
 class WarmerError(Exception):
     """Base of all errors of this package."""
@@ -38,9 +36,9 @@ class Problem(NamedTuple):
     setting: str
     message: str
 
-    @override
-    def __str__(self) -> str:
-        """Return one line for people."""
+    @property
+    def line(self) -> str:
+        """One line for people."""
         return ": ".join(part for part in self if part)
 
 
@@ -48,11 +46,11 @@ class ConfigError(WarmerError):
     """Settings are wrong. Each problem names file, field, and what is allowed."""
 
     def __init__(self, *problems: Problem | str) -> None:
-        super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = tuple(
             problem if isinstance(problem, Problem) else Problem("", "", problem)
             for problem in problems
         )
+        super().__init__("\n".join(problem.line for problem in self.problems))
 
 
 class StoreError(WarmerError):
