@@ -42,6 +42,7 @@ LEASE_MARGIN = timedelta(seconds=1)
 """What a lease has beyond the load: the steps around it, and one late renewal."""
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+_PATH = re.compile(r"/([!-\"$-z|~]|\{[a-z][a-z0-9_]*\})*")
 _POINTER = re.compile(r"(/([^~/]|~[01])*)+")
 _T = TypeVar("_T")
 
@@ -176,8 +177,11 @@ class _Check:
             self._wrong("origin", f"there is no such origin; there are: {known}")
         if of.path is None:
             self._wrong("path", "is required with an origin")
-        elif not of.path.startswith("/"):
-            self._wrong("path", "must begin with /")
+        elif not _PATH.fullmatch(of.path):
+            self._wrong(
+                "path",
+                "must begin with /, and be visible ASCII without # or lone braces",
+            )
         if of.version.means == "none":
             return
         if (of.version.header is None) == (of.version.pointer is None):
@@ -221,11 +225,11 @@ class _Check:
         names = frozenset(template.names)
         for name in sorted(names & RESERVED_PARTS):
             self._wrong("key", f"no part can be called {name!r}: get() has it")
-        for setting, text in (
-            ("path", self.settings.path or ""),
-            ("version.entity", self.settings.version.entity),
+        for setting, text, known in (
+            ("path", self.settings.path or "", names | {"schema"}),
+            ("version.entity", self.settings.version.entity, names),
         ):
-            for name in sorted(set(_PLACEHOLDER.findall(text)) - names):
+            for name in sorted(set(_PLACEHOLDER.findall(text)) - known):
                 self._wrong(setting, f"{{{name}}} is not a part of the key")
         vary = self.settings.vary
         for name in sorted(set(vary) - names):

@@ -127,6 +127,8 @@ class Server(Part):
     """PEM file of this client's certificate, where the server asks for one."""
     tls_key_file: str | None = None
     """PEM file of its key."""
+    timeout: Annotated[timedelta, Duration("1ms", "60s")] = _seconds(2)
+    """One command."""
     max_connections: Annotated[int, Whole(2, 1024)] = 32
     """Connections of one process. Default 32: reads share lanes, so that few are used."""
 
@@ -197,6 +199,9 @@ class Origin(Part):
     allow_redirects: bool = False
     """Follow redirects within the origin's own host. Default false: a redirect to a login
     page would be cached as the value."""
+    allow_private: bool = False
+    """Store answers that the origin marks as one caller's own (Set-Cookie, Cache-Control:
+    private or no-store). Default false: everybody would be given them."""
 
 
 class LoaderVersion(Part):
@@ -316,8 +321,9 @@ class Worker(Part):
 class Client(Part):
     """`CacheClient` in request paths."""
 
-    deadline: Annotated[timedelta, Duration("1ms", "10m")] = _seconds(5)
-    """For calls that give none. Default 5s."""
+    deadline: Annotated[timedelta, Duration("1ms", "10m")] = _seconds(1)
+    """For calls that give none. Default 1s: longer, and a caller's own caller has gone. A
+    load that takes longer is finished behind and stored."""
     max_local_loads: Annotated[int, Whole(1, 1024)] = 16
     """Loads that one process runs at once, all datasets together. Default 16."""
 

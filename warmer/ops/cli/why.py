@@ -1,0 +1,231 @@
+"""`warmer why`: what is stored for one key, and what that means."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import click
+
+from warmer.clock import SystemClock
+from warmer.errors import BadEvent
+from warmer.ingest.event_log import decode
+from warmer.model.dataset import Dataset
+from warmer.model.dataset_config import Configuration, configure
+from warmer.model.due import member_of
+from warmer.model.entry import readable_versions
+from warmer.model.key import Key
+from warmer.ops.cli.exits import Exit
+from warmer.ops.cli.keys import key_named
+from warmer.ops.cli.options import CONFIG, JSON, print_json
+from warmer.ops.explain import (
+    Explanation,
+    SeenEvent,
+    clock_time,
+    depends,
+    guard_of,
+    span,
+    written,
+)
+from warmer.signals import Counters
+from warmer.store.control import ControlServer, Parked
+from warmer.wiring import open_control, open_store
+
+PAGE = 500
+EVENTS_LOOKED_AT = 10_000
+"""Newest events of the log that are searched for those of the key."""
+EVENTS_SHOWN = 5
+LETTERS_LOOKED_AT = 10_000
+LETTERS_SHOWN = 5
+
+
+@click.command()
+@click.argument("words", nargs=-1, required=True, metavar="KEY | DATASET PART=VALUE...")
+@CONFIG
+@JSON
+def why(words: tuple[str, ...], file: str | None, *, as_json: bool) -> int:
+    r"""Say why a key is fresh, stale or absent, and what is stored for it.
+
+    One sentence first; then entry, lease, guard, the newest events of its entities, and
+    dead letters about it. Times are relative to the cache server's clock.
+
+    \b
+    JSON: {"key", "dataset", "schema_version", "parts", "now_ms",
+           "verdict": "fresh" | "stale" | "error_only" | "expired" | "absent" | "unreadable",
+           "because": the sentence, "entry": {…} or null, "entry_refused": str or null,
+           "lease": {"token", "ends_in_ms"} or null, "guard": {…} or null,
+           "events": [{"id", "log_id", "at_ms", "source", "entities", "version", "mode"}],
+           "dead_letters": [{"id", "kind", "reason", …}]}
+    """
+    configuration = configure(file)
+    dataset, key = key_named(configuration.datasets, words)
+    found = asyncio.run(_gather(configuration, dataset, key))
+    if as_json:
+        letters = [{"id": letter.id, **letter.fields} for letter in found.letters]
+        print_json({**found.explanation.as_json(), "dead_letters": letters})
+        return Exit.DONE
+    for line in _lines(found):
+        click.echo(line)
+    return Exit.DONE
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    explanation: Explanation
+    letters: Sequence[Parked]
+
+
+async def _gather(configuration: Configuration, dataset: Dataset, key: Key) -> _Found:
+
+    clock = SystemClock()
+    async with (
+        open_store(configuration, clock=clock, signals=Counters()) as store,
+        open_control(configuration, clock=clock) as control,
+    ):
+        await store.start()
+        family = await store.inspect(key)
+        now_ms = store.now_ms()
+        explanation = Explanation(
+            dataset=dataset,
+            key=key,
+            family=family,
+            guard=guard_of(family.guard),
+            now_ms=now_ms,
+            events=await _events(control, dataset, key),
+        )
+        return _Found(explanation, await _letters(control, dataset, key))
+
+
+async def _events(
+    control: ControlServer, dataset: Dataset, key: Key
+) -> list[SeenEvent]:
+    """Return the newest events that reach this key, newest first."""
+    found: list[SeenEvent] = []
+    before = "+"
+    for _ in range(EVENTS_LOOKED_AT // PAGE):
+        page = await control.events.newest(count=PAGE, before=before)
+        for logged in page:
+            try:
+                event = decode(logged.event or b"")
+            except BadEvent:
+                continue  # a dead letter tells of it
+            scopes = (f"{event.source}/{entity}" for entity in event.entities)
+            if any(depends(dataset, key, scope) for scope in scopes):
+                found.append(SeenEvent(event, logged.id))
+        if len(page) < PAGE or len(found) >= EVENTS_SHOWN:
+            break
+        before = page[-1].id
+    return found[:EVENTS_SHOWN]
+
+
+async def _letters(control: ControlServer, dataset: Dataset, key: Key) -> list[Parked]:
+    """Return the newest dead letters about this key, or about an event of its entities."""
+
+    def concerns(letter: Parked) -> bool:
+        if letter.fields.get("member") == member_of(key):
+            return True
+        try:
+            event = decode(letter.fields.get("payload", "").encode())
+        except BadEvent:
+            return False
+        return any(
+            depends(dataset, key, f"{event.source}/{of}") for of in event.entities
+        )
+
+    found: list[Parked] = []
+    after = "-"
+    for _ in range(LETTERS_LOOKED_AT // PAGE):
+        page = await control.parked(count=PAGE, after=after)
+        found += filter(concerns, page)
+        if len(page) < PAGE:
+            break
+        after = page[-1].id
+    return found[-LETTERS_SHOWN:]
+
+
+# --- for people -----------------------------------------------------------------------
+
+
+def _lines(found: _Found) -> Iterator[str]:
+    explanation = found.explanation
+    yield click.style(explanation.sentence(), bold=True)
+    yield ""
+    yield _row("key", explanation.key.text)
+    yield from _entry_lines(explanation)
+    yield from _lease_lines(explanation)
+    yield from _guard_lines(explanation)
+    yield from _event_lines(explanation)
+    for letter in found.letters:
+        yield _row("dead letter", f"{letter.id}: {letter.fields.get('reason', '')}")
+    if not found.letters:
+        yield _row("dead letters", "none")
+
+
+def _row(name: str, text: str) -> str:
+    return f"{name:<13}{text}"
+
+
+def _entry_lines(explanation: Explanation) -> Iterator[str]:
+
+    entry, now = explanation.family.entry, explanation.now_ms
+    if entry is None:
+        yield _row("entry", explanation.family.entry_refused or "none")
+        return
+    what = "not found" if entry.negative else f"{len(entry.body)} bytes"
+    yield _row(
+        "entry",
+        f"{what}, loaded {span(now - entry.created_at)} ago in {span(entry.load_ms)}, "
+        f"fence {entry.fence}",
+    )
+    for name, until in (
+        ("fresh until", entry.fresh_until),
+        ("stale until", entry.stale_until),
+        ("error until", entry.error_until),
+    ):
+        left = until - now
+        when = f"in {span(left)}" if left > 0 else f"{span(-left)} ago"
+        yield _row("", f"{name} {clock_time(until)}, {when}")
+    for scope, version in readable_versions(entry).items():
+        yield _row("", f"{scope} = {written(version)}")
+
+
+def _lease_lines(explanation: Explanation) -> Iterator[str]:
+
+    family = explanation.family
+    if family.lease_token is None:
+        yield _row("lease", "none")
+        return
+    left = "no end" if family.lease_ms is None else f"ends in {span(family.lease_ms)}"
+    yield _row("lease", f"held by {family.lease_token}, {left}")
+
+
+def _guard_lines(explanation: Explanation) -> Iterator[str]:
+
+    guard, now = explanation.guard, explanation.now_ms
+    if guard is None:
+        yield _row("guard", "none")
+        return
+    text = f"fence {guard.fence}, generation {guard.generation}"
+    if guard.purged_at is not None:
+        text += f", last purge {span(now - guard.purged_at)} ago"
+    if guard.failures:
+        text += f", {guard.failures} failed in a row"
+    if guard.retry_at is not None and guard.retry_at > now:
+        text += f", cooling for {span(guard.retry_at - now)}"
+    yield _row("guard", text)
+    for scope, floor in guard.floors.items():
+        yield _row("", f"floor {scope} = {written(floor.version)}")
+
+
+def _event_lines(explanation: Explanation) -> Iterator[str]:
+
+    if not explanation.events:
+        yield _row("events", f"none among the newest {EVENTS_LOOKED_AT}")
+    for at, seen in enumerate(explanation.events):
+        event = seen.event
+        version = f" version {written(event.version)}" if event.version else ""
+        mode = f" {event.mode.value}" if event.mode else ""
+        entities = " ".join(event.entities[:3]) + " …" * (len(event.entities) > 3)  # noqa: PLR2004 - a line
+        yield _row(
+            "" if at else "events",
+            f"{clock_time(seen.at_ms)} {event.id}: {event.source} {entities}{version}{mode}",
+        )

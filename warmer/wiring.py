@@ -1,0 +1,275 @@
+"""Everything a process needs, built from its configuration and closed in reverse.
+
+Holds: what was opened is closed, in reverse, however the block ends; closing goes on
+after an error. What no dataset needs is not imported: no HTTP client without an origin.
+Does not hold: that a server is there. Nothing is sent before the first use.
+"""
+
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from warmer.client import CacheClient
+from warmer.clock import Clock, SystemClock
+from warmer.errors import ConfigError
+from warmer.invalidate import Invalidator
+from warmer.model.dataset import Dataset, Datasets
+from warmer.model.dataset_config import Configuration, configure, datasets_of
+from warmer.origin.target import OriginTarget
+from warmer.refresh import Load, Refresher
+from warmer.settings import Server, Settings, milliseconds
+from warmer.signals import Counters, Signals
+from warmer.store.connections import Endpoint, connect
+from warmer.store.control import ControlServer
+from warmer.store.keyspace import Keyspace
+from warmer.store.read_lane import ReadLane
+from warmer.store.redis_store import RedisStore
+from warmer.store.wakeups import Wakeups
+
+if TYPE_CHECKING:
+    from pydantic import SecretStr
+    from redis.asyncio import Redis
+
+    from warmer.dispatch import Jobs
+    from warmer.origin.loader import Origin
+
+Configured: TypeAlias = Configuration | Settings | str | Path | None
+"""A configuration, its settings, the file they are in, or None for the usual file."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerParts:
+    """What `warmer worker` runs on.
+
+    `arq_redis` is a client of the control server of its own, for `dispatch.arq_pool`.
+    """
+
+    settings: Settings
+    datasets: Datasets
+    store: RedisStore
+    refresher: Refresher
+    invalidator: Invalidator
+    control: ControlServer
+    jobs: "Jobs"
+    arq_redis: "Redis"
+    clock: Clock
+    random: random.Random
+    signals: Signals
+
+
+def configured(source: Configured) -> Configuration:
+    """Return the configuration; raises ConfigError with every problem."""
+    match source:
+        case Configuration():
+            return source
+        case Settings():
+            return Configuration(source, datasets_of(source))
+        case _:
+            return configure(source)
+
+
+@asynccontextmanager
+async def open_client(
+    source: Configured = None, *, signals: Signals | None = None
+) -> AsyncIterator[CacheClient]:
+    """Give a client that reads through the cache, and loads from the datasets' origins."""
+    configuration = configured(source)
+    clock, counts = SystemClock(), signals or Counters()
+    spread = random.Random()  # noqa: S311 - spreads instants
+    async with AsyncExitStack() as stack:
+        load_of = await _open_origins(stack, configuration, clock, counts)
+        store = await stack.enter_async_context(
+            open_store(configuration, clock=clock, signals=counts)
+        )
+        client = CacheClient(
+            store=store,
+            datasets=configuration.datasets,
+            refresher=Refresher(
+                store=store,
+                datasets=configuration.datasets,
+                load_of=load_of,
+                clock=clock,
+                random=spread,
+                signals=counts,
+            ),
+            load_of=load_of,
+            clock=clock,
+            random=spread,
+            signals=counts,
+            max_local_loads=configuration.settings.client.max_local_loads,
+            default_deadline=configuration.settings.client.deadline,
+        )
+        stack.push_async_callback(client.aclose)
+        yield client
+
+
+@asynccontextmanager
+async def open_worker_parts(
+    source: Configured = None, *, signals: Signals | None = None
+) -> AsyncIterator[WorkerParts]:
+    """Give what a worker runs on."""
+    from warmer.dispatch import Jobs  # noqa: PLC0415 - arq, which readers do not need
+
+    configuration = configured(source)
+    clock, counts = SystemClock(), signals or Counters()
+    spread = random.Random()  # noqa: S311 - spreads instants
+    datasets = configuration.datasets
+    async with AsyncExitStack() as stack:
+        load_of = await _open_origins(stack, configuration, clock, counts)
+        store = await stack.enter_async_context(
+            open_store(configuration, clock=clock, signals=counts)
+        )
+        control = await stack.enter_async_context(
+            open_control(configuration, clock=clock)
+        )
+        arq_redis = _connect(stack, control_of(configuration.settings))
+        yield WorkerParts(
+            settings=configuration.settings,
+            datasets=datasets,
+            store=store,
+            refresher=Refresher(
+                store=store,
+                datasets=datasets,
+                load_of=load_of,
+                clock=clock,
+                random=spread,
+                signals=counts,
+            ),
+            invalidator=Invalidator(
+                store=store, datasets=datasets, due=control.due, signals=counts
+            ),
+            control=control,
+            jobs=Jobs(clock),
+            arq_redis=arq_redis,
+            clock=clock,
+            random=spread,
+            signals=counts,
+        )
+
+
+@asynccontextmanager
+async def open_store(
+    configuration: Configuration, *, clock: Clock, signals: Signals
+) -> AsyncIterator[RedisStore]:
+    """Give the cache server."""
+    cache = configuration.settings.cache
+    timeout_ms = milliseconds(cache.timeout)
+    async with AsyncExitStack() as stack:
+        redis = _connect(stack, cache)
+        lane = ReadLane(redis, timeout_ms=timeout_ms)
+        stack.push_async_callback(lane.aclose)
+        wakeups = Wakeups(redis, clock=clock)
+        stack.push_async_callback(wakeups.aclose)
+        store = RedisStore(
+            redis,
+            keyspace=Keyspace(cache.lease_name),
+            lane=lane,
+            wakeups=wakeups,
+            clock=clock,
+            signals=signals,
+            timeout_ms=timeout_ms,
+        )
+        stack.push_async_callback(store.aclose)
+        yield store
+
+
+@asynccontextmanager
+async def open_control(
+    configuration: Configuration, *, clock: Clock
+) -> AsyncIterator[ControlServer]:
+    """Give the control server; it may be the cache server."""
+    from warmer.dispatch import Jobs  # noqa: PLC0415 - arq, which readers do not need
+
+    server = control_of(configuration.settings)
+    async with AsyncExitStack() as stack:
+        yield ControlServer(
+            _connect(stack, server),
+            drain_job=Jobs(clock).refresh_due,
+            timeout_ms=milliseconds(configuration.settings.control.timeout),
+        )
+
+
+def control_of(settings: Settings) -> Server:
+    """Return the control server's address: the cache server's where it has none."""
+    return settings.control if settings.control.named else settings.cache
+
+
+def endpoint_of(server: Server) -> Endpoint:
+    """Return where a server is, as `store.connections` takes it."""
+    hosts = (address.rpartition(":") for address in server.sentinels)
+    return Endpoint(
+        url=_revealed(server.url),
+        sentinels=tuple((host, int(port)) for host, _, port in hosts),
+        sentinel_service=server.sentinel_service,
+        username=server.username,
+        password=_revealed(server.password),
+        sentinel_username=server.sentinel_username,
+        sentinel_password=_revealed(server.sentinel_password),
+        db=server.database,
+        tls=server.tls,
+        tls_ca_file=server.tls_ca_file,
+        tls_cert_file=server.tls_cert_file,
+        tls_key_file=server.tls_key_file,
+        timeout_ms=milliseconds(server.timeout),
+    )
+
+
+def _connect(stack: AsyncExitStack, server: Server) -> "Redis":
+    redis = connect(endpoint_of(server), max_connections=server.max_connections)
+    stack.push_async_callback(redis.aclose)
+    return redis
+
+
+async def _open_origins(
+    stack: AsyncExitStack, configuration: Configuration, clock: Clock, signals: Signals
+) -> Callable[[Dataset], Load]:
+    """Return what loads each dataset; only origins that a dataset names are opened."""
+    wanted = {dataset.origin for dataset in configuration.datasets.values()}
+    origins = {
+        name: _open_origin(stack, configuration.settings, name, clock, signals)
+        for name in sorted(name for name in wanted if name is not None)
+    }
+    return lambda dataset: _load_of(origins, dataset)
+
+
+def _open_origin(
+    stack: AsyncExitStack, settings: Settings, name: str, clock: Clock, signals: Signals
+) -> "Origin":
+    from warmer.origin.loader import Origin  # noqa: PLC0415 - and this httpx
+
+    of = settings.origins[name]
+    origin = Origin(
+        OriginTarget(
+            name=name,
+            base_url=of.base_url,
+            headers={
+                header: value.get_secret_value() for header, value in of.headers.items()
+            },
+            local_limit=of.local_limit,
+            local_queue=of.local_queue,
+            connect_ms=milliseconds(of.connect_timeout),
+            read_ms=milliseconds(of.read_timeout),
+            max_bytes=of.max_bytes,
+            allow_redirects=of.allow_redirects,
+            allow_private=of.allow_private,
+        ),
+        clock=clock,
+        signals=signals,
+    )
+    stack.push_async_callback(origin.aclose)
+    return origin
+
+
+def _load_of(origins: Mapping[str, "Origin"], dataset: Dataset) -> Load:
+    if dataset.origin is None:
+        raise ConfigError(
+            f"dataset {dataset.name!r} has no origin; a caller brings its loader"
+        )
+    return origins[dataset.origin].load_of(dataset)
+
+
+def _revealed(secret: "SecretStr | None") -> str | None:
+    return None if secret is None else secret.get_secret_value()
