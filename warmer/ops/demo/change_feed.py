@@ -9,7 +9,7 @@ a connector that restarts tells older changes again, after newer ones.
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import orjson
 
@@ -96,12 +96,14 @@ class ChangeFeed:
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
         """Deliver changes as they are committed, while the block runs."""
-        async with asyncio.TaskGroup() as group:
-            follower = group.create_task(self._follow())
-            try:
-                yield
-            finally:
-                follower.cancel()
+        follower = asyncio.create_task(self._follow())
+        try:
+            yield
+        finally:
+            follower.cancel()
+            with suppress(asyncio.CancelledError):
+                # What stopped it early is raised here.
+                await follower
 
     async def take(self, count: int) -> list[Change]:
         """Return the next `count` changes of the log, without delivering them."""

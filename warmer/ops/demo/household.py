@@ -7,22 +7,26 @@ Does not hold: that a process ends gracefully once the demo is killed.
 """
 
 import asyncio
+import os
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from warmer.errors import WarmerError
+from warmer.settings.reading import CREDENTIALS_VARIABLE, PREFIX
 
 _STARTS_WITHIN_S = 20.0
 _ENDS_WITHIN_S = 5.0
 _SHOWN_LINES = 15
 _LONGEST_LINE = 16 * 2**20
 """A reader reports everything it saw in one line."""
+
+_T = TypeVar("_T")
 
 _LEASH = """
 trap '' TERM
@@ -104,6 +108,8 @@ class Household:
         self.directory = directory
         self._leash = leash
         self._members: list[Member] = []
+        self._ends: list[asyncio.Task[None]] = []
+        self._lost: asyncio.Future[Member] = asyncio.get_running_loop().create_future()
 
     @classmethod
     @asynccontextmanager
@@ -135,10 +141,12 @@ class Household:
                 stdout=pipe if talks else errors,
                 stderr=errors,
                 limit=_LONGEST_LINE,
+                env=_environment(),
                 process_group=self._leash.pid,
             )
         member = Member(name, process, log)
         self._members.append(member)
+        self._ends.append(asyncio.create_task(self._notice_end(member)))
         return member
 
     async def start_module(self, name: str, module: str, *arguments: str) -> Member:
@@ -147,23 +155,45 @@ class Household:
             name, sys.executable, "-m", module, *arguments, talks=True
         )
 
-    async def watch(self) -> None:
-        """Raise DemoError as soon as any process ends; otherwise never return."""
-        waits = {
-            asyncio.create_task(member.ended()): member for member in self._members
-        }
+    async def start_warmer(self, name: str, *arguments: str) -> Member:
+        """Start the `warmer` command of this installation."""
+        command = "from warmer.ops.cli import main; main()"
+        return await self.start(name, sys.executable, "-c", command, *arguments)
+
+    async def while_all_run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Return what `work` gives; raises DemoError as soon as any process ends."""
+        working = asyncio.ensure_future(work)
         try:
-            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            first: set[asyncio.Future[Any]] = {working, self._lost}
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                lost = self._lost.result()
+                raise DemoError(f"{lost.name} ended unexpectedly{lost.last_words()}")
+            return working.result()
         finally:
-            for wait in waits:
-                wait.cancel()
-        ended = waits[done.pop()]
-        raise DemoError(f"{ended.name} ended unexpectedly{ended.last_words()}")
+            working.cancel()
+            await asyncio.wait({working})
+
+    async def _notice_end(self, member: Member) -> None:
+        await member.ended()
+        if not self._lost.done():
+            self._lost.set_result(member)
 
     async def close(self) -> None:
         """End all processes, the last one started first."""
+        for each in self._ends:
+            each.cancel()
         while self._members:
             await self._members.pop().end()
         with suppress(ProcessLookupError):
             self._leash.kill()
         await self._leash.wait()
+
+
+def _environment() -> dict[str, str]:
+    """Return this process's environment without settings: they may name another cache."""
+    return {
+        name: value
+        for name, value in os.environ.items()  # noqa: TID251 - to leave settings out
+        if not name.startswith(PREFIX) and name != CREDENTIALS_VARIABLE
+    }

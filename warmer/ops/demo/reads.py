@@ -14,7 +14,7 @@ class Ask:
     """What a reader asks for."""
 
     dataset: str
-    parts: Mapping[str, str | int]
+    parts: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
