@@ -109,9 +109,12 @@ class ReferenceStore:
                 continue
             if floor is None or version.compare(floor) is Order.NEWER:
                 _set_floor(guard, scope, version, generation)
+                guard["purged_at"] = str(now)  # [claim.settle]
                 self._keep_guard(key, guard, claim.guard_ms)
 
-        unseen = entry if entry and entry.fence != claim.seen_fence else None
+        unseen = entry
+        if entry and entry.fence == claim.seen_fence:  # [claim.seen]
+            unseen = None
         if (
             unseen
             and unseen.fresh_until > now  # [claim.fresh]
@@ -143,7 +146,7 @@ class ReferenceStore:
     async def renew(self, lease: Lease, lease_ms: int) -> RenewReply:
         """See lua/renew.lua."""
         held = self._lease(lease.key)
-        if held is None or held.value != lease.token:
+        if held is None or held.value != lease.token:  # [renew.mine]
             return RenewReply.LOST
         held.expires_at = self._now() + lease_ms
         return RenewReply.RENEWED
@@ -152,7 +155,7 @@ class ReferenceStore:
         """See lua/publish.lua."""
         key, now = lease.key, self._now()
         guard, entry = self._guard(key), self._entry(publication.key)
-        if entry and entry.fence == lease.fence:  # [publish.already]
+        if entry and guard.get("publisher") == lease.token:  # [publish.already]
             return (
                 PublishReply.ALREADY_KEPT if entry.kept_stale else PublishReply.ALREADY
             )
@@ -164,7 +167,7 @@ class ReferenceStore:
         ):
             return PublishReply.FENCED
         guard["owner"] = ""  # [publish.once]
-        self.leases.pop(key, None)
+        self.leases.pop(key, None)  # [publish.frees]
 
         load = _judge(guard, entry, publication.versions)
         reply = self._store(load, lease, publication, guard)
@@ -172,7 +175,8 @@ class ReferenceStore:
             if load.lagging:  # [publish.lag]
                 guard["retry_at"] = str(now + publication.lag_retry_ms)
         else:
-            guard.pop("failures", None)
+            guard["publisher"] = lease.token
+            guard.pop("failures", None)  # [publish.forgives]
             guard.pop("retry_at", None)
         self._keep_guard(key, guard, publication.guard_ms)
         self._wake(key)
@@ -231,7 +235,7 @@ class ReferenceStore:
         key = lease.key
         guard, held = self._guard(key), self._lease(key)
         if guard.get("owner") == lease.token:
-            guard["owner"] = ""
+            guard["owner"] = ""  # [release.ends]
             if retry_ms is not None:
                 guard["failures"] = str(int(guard.get("failures", 0)) + 1)
                 guard["retry_at"] = str(self._now() + retry_ms)
@@ -239,7 +243,7 @@ class ReferenceStore:
             self._wake(key)
         if held is None:
             return ReleaseReply.EXPIRED
-        if held.value != lease.token:
+        if held.value != lease.token:  # [release.mine]
             return ReleaseReply.FOREIGN
         del self.leases[key]
         self._wake(key)
@@ -257,18 +261,13 @@ class ReferenceStore:
         above = _order(floor, version)
         room = len(guard) < MAX_GUARD_FIELDS
 
-        if in_entry is Order.NEWER:  # [invalidate.older_than_entry]
-            if version and (
-                above is Order.OLDER or (floor is None and room)
-            ):  # [invalidate.remember]
-                _set_floor(guard, scope, version, generation)
-                self._keep_guard(key, guard, invalidation.guard_ms)
-            return InvalidateReply(InvalidateResult.OLDER, fence)
-        if (
+        spared = in_entry is Order.NEWER  # [invalidate.older_than_entry]
+        superseded = (
             above is Order.NEWER  # [invalidate.older_than_floor]
             and in_entry is not Order.OLDER  # [invalidate.entry_below]
-            and invalidation.mode is PurgeMode.SOFT  # [invalidate.hard_always]
-        ):
+        )
+        noted = superseded or (spared and above is Order.EQUAL)  # [invalidate.remember]
+        if noted and invalidation.mode is PurgeMode.SOFT:  # [invalidate.hard_always]
             return InvalidateReply(InvalidateResult.OLDER, fence)
 
         generation += 1
@@ -279,10 +278,12 @@ class ReferenceStore:
             guard[RAISED + scope] = str(generation)
         else:
             guard["blind"] = str(generation)  # [invalidate.blind]
-        guard["purged_at"] = str(now)
+        guard["purged_at"] = str(now)  # [invalidate.purged_at]
         if invalidation.mode is PurgeMode.HARD:
             guard["hard"] = str(generation)  # [invalidate.hard]
         self._keep_guard(key, guard, invalidation.guard_ms)
+        if spared:
+            return InvalidateReply(InvalidateResult.OLDER, fence)
         result = self._purge(invalidation, entry, now)
         return InvalidateReply(result, fence)
 
@@ -314,7 +315,8 @@ class ReferenceStore:
     async def inspect(self, key: Key) -> Family:
         """Return all that is stored for one key."""
         stored, lease = self._stored(key.text), self._lease(key.text)
-        guard, now = self.guards.get(key.text), self._now()
+        fields, now = self._guard(key.text), self._now()
+        guard = self.guards.get(key.text)
         refused = None
         if stored is not None:
             try:
@@ -328,7 +330,7 @@ class ReferenceStore:
             lease_ms=lease.expires_at - now
             if lease and lease.expires_at != NEVER
             else None,
-            guard=self._guard(key.text),
+            guard=fields,
             guard_ms=guard.expires_at - now if guard else None,
         )
 

@@ -134,6 +134,7 @@ local raised = false
 local function raise(scope, version)
     known["floor." .. scope] = version
     redis.call("HSET", guard, "floor." .. scope, version, "raised." .. scope, generation)
+    redis.call("HSET", guard, "purged_at", digits(now)) -- [claim.settle]
     raised = true
 end
 
@@ -153,9 +154,8 @@ if raised then
 end
 
 local unseen = read_entry()
-if unseen and unseen.fence == tonumber(seen_fence) then
-    unseen = nil
-end
+local seen = unseen and unseen.fence == tonumber(seen_fence)
+if seen then unseen = nil end -- [claim.seen]
 local stored = unseen and redis.call("GET", entry) or false
 
 local function reached()

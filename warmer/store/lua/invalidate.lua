@@ -157,13 +157,14 @@ if not spared and redis.call("EXISTS", entry) == 1 then
     result = "PURGED"
 end
 generation = generation + 1
-local noted = { "purged_at", digits(now) }
+local noted = {}
 local comparable = version and (above ~= "incomparable" or (not floor and room))
 
 local function add(field, value)
     noted[#noted + 1] = field
     noted[#noted + 1] = value
 end
+add("purged_at", digits(now)) -- [invalidate.purged_at]
 add("generation", digits(generation)) -- [invalidate.generation]
 if comparable and above ~= "newer" then add("floor." .. scope, version) end -- [invalidate.raise]
 if comparable then

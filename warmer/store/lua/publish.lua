@@ -129,11 +129,7 @@ local now = math.floor(server_us() / 1000)
 local known = guard_fields()
 local present = read_entry()
 local done = present and (present.kept_stale and "ALREADY_KEPT" or "ALREADY")
-if done and present.fence ~= tonumber(fence) then done = nil end -- [publish.already]
-if done and known.publisher ~= token then done = nil end -- [publish.publisher]
-if done then
-    return without_body(done)
-end
+if done and known.publisher == token then return without_body(done) end -- [publish.already]
 
 local owner = redis.call("GET", lease)
 if known.fence ~= fence then return without_body("FENCED") end -- [publish.fence]
@@ -216,11 +212,11 @@ end
 redis.call("HSET", guard, "owner", "") -- [publish.once]
 if reply ~= "OUTDATED" then
     redis.call("HSET", guard, "publisher", token)
-    redis.call("HDEL", guard, "failures", "retry_at")
+    redis.call("HDEL", guard, "failures", "retry_at") -- [publish.forgives]
 elseif lagging then
     redis.call("HSET", guard, "retry_at", digits(now + lag_retry_ms)) -- [publish.lag]
 end
 keep_guard(now + guard_ms)
-redis.call("DEL", lease)
+redis.call("DEL", lease) -- [publish.frees]
 redis.call("PUBLISH", channel, "published")
 return reply == "OUTDATED" and without_body(reply) or reply

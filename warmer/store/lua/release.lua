@@ -29,7 +29,7 @@ if not foreign then redis.call("DEL", lease) end -- [release.mine]
 
 local last_claim_is_mine = redis.call("HGET", guard, "owner") == token
 if last_claim_is_mine then
-    redis.call("HSET", guard, "owner", "")
+    redis.call("HSET", guard, "owner", "") -- [release.ends]
 end
 if last_claim_is_mine and retry_ms ~= "" then
     redis.call("HINCRBY", guard, "failures", 1)
