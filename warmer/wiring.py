@@ -9,6 +9,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -18,6 +19,8 @@ from warmer.errors import ConfigError
 from warmer.invalidate import Invalidator
 from warmer.model.dataset import Dataset, Datasets
 from warmer.model.dataset_config import Configuration, configure, datasets_of
+from warmer.model.due import Lane
+from warmer.model.job import QueuedJob
 from warmer.origin.target import OriginTarget
 from warmer.refresh import Load, Refresher
 from warmer.settings import Server, Settings, milliseconds
@@ -181,13 +184,11 @@ async def open_control(
     configuration: Configuration, *, clock: Clock
 ) -> AsyncIterator[ControlServer]:
     """Give the control server; it may be the cache server."""
-    from warmer.dispatch import Jobs  # noqa: PLC0415 - arq, which readers do not need
-
     server = control_of(configuration.settings)
     async with AsyncExitStack() as stack:
         yield ControlServer(
             _connect(stack, server),
-            drain_job=Jobs(clock).refresh_due,
+            drain_job=partial(_drain_job, clock),
             timeout_ms=milliseconds(configuration.settings.control.timeout),
         )
 
@@ -215,6 +216,13 @@ def endpoint_of(server: Server) -> Endpoint:
         tls_key_file=server.tls_key_file,
         timeout_ms=milliseconds(server.timeout),
     )
+
+
+def _drain_job(clock: Clock, lane: Lane) -> QueuedJob:
+    # arq is imported by the first key that becomes due: most commands add none.
+    from warmer.dispatch import Jobs  # noqa: PLC0415
+
+    return Jobs(clock).refresh_due(lane)
 
 
 def _connect(stack: AsyncExitStack, server: Server) -> "Redis":

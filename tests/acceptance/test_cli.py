@@ -1,0 +1,560 @@
+"""The `warmer` command as people and scripts meet it: a child process, real servers."""
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.origin_server import OriginServer, Reply, json_answer
+from tests.processes import CHECKOUT, WARMER
+from tests.servers import ServerProcess, Servers
+from warmer.ingest.event_log import decode
+from warmer.model.event import Event, PurgeMode
+from warmer.model.lease import new_token
+from warmer.model.version import SourceVersion
+from warmer.settings.schema import schema_text
+from warmer.store.port import Claim
+from warmer.wiring import WorkerParts, open_worker_parts
+
+DATASETS = """
+[datasets.product]
+key = "product:v{schema}:{locale}:{id}"
+vary = { locale = ["de", "en"] }
+entities = ["shop-db/product:{id}"]
+origin = "shop"
+path = "/products/{id}?locale={locale}"
+fresh_for = "60s"
+stale_for = "30s"
+stale_if_error_for = "10m"
+negative_for = "5s"
+jitter = "0%"
+
+[datasets.product.version]
+means = "entity"
+source = "shop-db"
+entity = "product:{id}"
+header = "X-Version"
+
+[datasets.report]
+key = "report:v{schema}:{id}"
+fresh_for = "60s"
+"""
+TARGET = "/products/42?locale=de"
+KEY = "product:v1:de:42"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        """Its output: one JSON document."""
+        return json.loads(self.out)
+
+
+async def warmer(*arguments: str, **variables: str) -> Ended:
+    """Run the command; a test's own server answers it meanwhile."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()  # noqa: TID251 - without our settings
+        if not name.startswith("WARMER_")
+    }
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [str(WARMER), *arguments],
+        env={**environment, **variables},
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+@dataclass(frozen=True)
+class Shop:
+    """An origin, a server, and the file that names both."""
+
+    origin: OriginServer
+    server: ServerProcess
+    file: Path
+
+    async def warmer(self, *arguments: str) -> Ended:
+        return await warmer(*arguments, WARMER_CONFIG=str(self.file))
+
+
+@pytest.fixture
+async def shop(valkey: ServerProcess, tmp_path: Path) -> AsyncIterator[Shop]:
+    valkey.renew()
+    async with OriginServer() as origin:
+        file = tmp_path / "warmer.toml"
+        file.write_text(
+            f'[cache]\nurl = "{valkey.url}"\ntimeout = "5s"\n'
+            f'[origins.shop]\nbase_url = "{origin.url}"\n{DATASETS}'
+        )
+        yield Shop(origin, valkey, file)
+
+
+@pytest.fixture
+async def parts(shop: Shop) -> AsyncIterator[WorkerParts]:
+    """What a worker would run on, in the test's own hands."""
+    async with open_worker_parts(shop.file) as opened:
+        yield opened
+
+
+def change(
+    version: int | None, *, mode: PurgeMode | None = None, event_id: str = "shop-1"
+) -> Event:
+    number = None if version is None else SourceVersion.of("shop-db", version)
+    return Event(event_id, "shop-db", ("product:42",), number, mode)
+
+
+# --- the command itself ---------------------------------------------------------------
+
+
+def test_help_imports_nothing_that_it_does_not_need() -> None:
+    heavy = ["redis", "pydantic", "httpx", "arq", "sentry_sdk", "aiohttp", "rich"]
+    script = (
+        "import sys\nfrom warmer.ops.cli import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit: pass\n"
+        f"print(sorted(set({heavy!r}) & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=20,
+    )
+
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+async def test_the_version_is_told_to_people_and_to_programs() -> None:
+    people, programs = await warmer("--version"), await warmer("--version", "--json")
+
+    assert re.fullmatch(r"warmer \d+\.\d+\.\d+\n", people.out)
+    assert people.out.split()[1] == programs.data["version"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["wokrer"], "Did you mean 'worker'?"),
+        (["get", "prodct", "id=42"], "did you mean 'product'?"),
+        (["get", "product", "id"], "'id' is not part=value"),
+        (["get", "product", "id=42"], "part 'locale' is missing"),
+        (["get", "product", "id=1", "id=2"], "part 'id' is given twice"),
+        (["get", "product", "id=42", "locale=de", "size=1"], "no part 'size'"),
+        (["get", "product", "--deadline", "soon"], "'soon' is not 500ms"),
+        (["why", "other:v1:42"], "is not a key of any dataset"),
+        (["why", "product", "locale=de"], "part 'id' is missing"),
+        (["invalidate", "product:42"], "Missing option '--source'"),
+        (
+            ["invalidate", "product:42", "--source", "shopdb"],
+            "did you mean 'shop-db'?",
+        ),
+        (
+            ["invalidate", "prodct:42", "--source", "shop-db"],
+            "there are: product:{id}",
+        ),
+        (
+            ["invalidate", "product:42", "--source", "shop-db", "--version", "x"],
+            "whole numbers",
+        ),
+        (
+            ["invalidate", "product:42", "--source", "shop-db", "--epoch", "1"],
+            "needs --version",
+        ),
+        (
+            [
+                "invalidate",
+                "product:42",
+                "--source",
+                "shop-db",
+                "--version",
+                str(2**64),
+            ],
+            "outside 0",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+async def test_a_mistyped_command_says_what_was_meant(
+    shop: Shop, words: list[str], says: str
+) -> None:
+    ended = await shop.warmer(*words)
+
+    assert ended.status == 2
+    assert says in ended.err
+    assert ended.out == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["get", "product", "id=42", "locale=de"],
+        ["why", KEY],
+        ["invalidate", "product:42", "--source", "shop-db"],
+        ["config", "check"],
+        ["config", "show"],
+        ["worker"],
+    ],
+    ids=" ".join,
+)
+async def test_every_command_names_every_mistake_of_the_configuration_and_ends_with_78(
+    tmp_path: Path, words: list[str]
+) -> None:
+    file = tmp_path / "warmer.toml"
+    file.write_text('[cache]\nurl = "http://hunter2@x"\ntimeout = "0s"\n')
+
+    ended = await warmer(*words, WARMER_CONFIG=str(file), WARMER_WORKR="1")
+
+    assert ended.status == 78
+    assert f"{file}:2: cache.url: allowed are redis://" in ended.err
+    assert f"{file}:3: cache.timeout: allowed are 1ms" in ended.err
+    assert "WARMER_WORKR: nobody reads this name" in ended.err
+    assert "3 problems" in ended.err
+    assert "hunter2" not in ended.err + ended.out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["why", KEY], ["invalidate", "product:42", "--source", "shop-db"]],
+    ids=" ".join,
+)
+async def test_a_server_that_is_away_ends_a_command_with_69(
+    start_server: Servers, tmp_path: Path, words: list[str]
+) -> None:
+    server = start_server("valkey9")
+    file = tmp_path / "warmer.toml"
+    file.write_text(
+        f'[cache]\nurl = "{server.url}"\n[origins.shop]\nbase_url = "http://x"\n'
+        + DATASETS
+    )
+    server.stop()
+
+    ended = await warmer(*words, "--config", str(file))
+
+    assert ended.status == 69
+    assert "a server did not answer as it should" in ended.err
+
+
+# --- get ------------------------------------------------------------------------------
+
+
+async def test_get_loads_once_and_then_reads(shop: Shop) -> None:
+    shop.origin.on(TARGET, json_answer({"price": 1990}, version=17))
+
+    loaded = await shop.warmer("get", "product", "id=42", "locale=de")
+    read = await shop.warmer("get", "product", "id=42", "locale=de", "--json")
+
+    assert loaded.data == {"price": 1990}
+    assert f"{KEY}: loaded" in loaded.err
+    assert read.data == {
+        "key": KEY,
+        "state": "fresh",
+        "age_ms": read.data["age_ms"],
+        "versions": {"shop-db/product:42": {"epoch": 0, "parts": ["17"]}},
+        "value": {"price": 1990},
+    }
+    assert shop.origin.loads(TARGET) == 1
+
+
+async def test_get_raw_prints_the_bytes_that_the_origin_sent(shop: Shop) -> None:
+    shop.origin.on(
+        TARGET,
+        Reply(
+            body=b'{ "price":  1990 }',
+            headers={"Content-Type": "application/json", "X-Version": "1"},
+        ),
+    )
+
+    raw = await shop.warmer("get", "product", "id=42", "locale=de", "--raw")
+
+    assert json.loads(raw.out) == {"price": 1990}
+    assert not raw.out.endswith("\n")
+
+
+async def test_get_of_what_the_source_does_not_have_ends_with_1(shop: Shop) -> None:
+    """R-POL-7: a not-found is an answer, and not an empty one."""
+    ended = await shop.warmer("get", "product", "id=43", "locale=de")
+
+    assert (ended.status, ended.out) == (1, "")
+    assert "the source has no such thing" in ended.err
+
+
+async def test_get_with_nothing_to_serve_ends_with_75_and_says_why(shop: Shop) -> None:
+    shop.origin.on(TARGET, Reply(status=500))
+
+    ended = await shop.warmer("get", "product", "id=42", "locale=de")
+
+    assert (ended.status, ended.out) == (75, "")
+    assert "500" in ended.err
+
+
+# --- invalidate -----------------------------------------------------------------------
+
+
+async def test_invalidate_appends_one_event_to_the_log(
+    shop: Shop, parts: WorkerParts
+) -> None:
+    """R-INV-1: entity ids, and a monotone version where there is one."""
+    ended = await shop.warmer(
+        *("invalidate", "product:42", "product:43", "--source", "shop-db"),
+        *("--version", "7:9", "--epoch", "2", "--hard", "--json"),
+    )
+
+    [logged] = await parts.control.events.newest(count=10)
+    assert decode(logged.event or b"") == Event(
+        ended.data["id"],
+        "shop-db",
+        ("product:42", "product:43"),
+        SourceVersion.of("shop-db", 7, 9, epoch=2),
+        PurgeMode.HARD,
+    )
+    assert ended.data["log_id"] == logged.id
+    assert ended.data["keys"] == {"product": 4}
+
+
+async def test_invalidate_prints_the_id_that_log_lines_carry(shop: Shop) -> None:
+    ended = await shop.warmer("invalidate", "product:42", "--source", "shop-db")
+
+    assert re.fullmatch(r"cli-[0-9a-f]{16}\n", ended.out)
+    assert "2 of product" in ended.err
+
+
+# --- why ------------------------------------------------------------------------------
+
+
+async def test_why_names_a_key_either_way(shop: Shop) -> None:
+    by_key = await shop.warmer("why", KEY, "--json")
+    by_parts = await shop.warmer("why", "product", "id=42", "locale=de", "--json")
+
+    assert by_key.data["key"] == by_parts.data["key"] == KEY
+    assert by_key.data["parts"] == {"locale": "de", "id": "42"}
+    assert by_key.data["verdict"] == "absent"
+    assert by_key.data["because"] == (
+        "Absent: never loaded, or forgotten by the server; the next caller loads it."
+    )
+
+
+async def test_why_fresh(shop: Shop) -> None:
+    shop.origin.on(TARGET, json_answer({"price": 1990}, version=17))
+    await shop.warmer("get", "product", "id=42", "locale=de")
+
+    told = await shop.warmer("why", KEY)
+    data = (await shop.warmer("why", KEY, "--json")).data
+
+    assert re.match(r"Fresh for 5\d s more: loaded [\d.]+ m?s ago\.\n", told.out)
+    assert "shop-db/product:42 = 17" in told.out
+    assert "\x1b" not in told.out
+    assert data["entry"]["versions"] == {
+        "shop-db/product:42": {"epoch": 0, "parts": ["17"]}
+    }
+    assert data["entry"]["age_ms"] >= 0
+    assert 0 < data["entry"]["fresh_for_ms"] <= 60_000
+    assert (data["lease"], data["guard"]["failures"]) == (None, 0)
+    assert (data["events"], data["dead_letters"]) == ([], [])
+
+
+async def test_why_says_that_an_event_waits_in_the_log(
+    shop: Shop, parts: WorkerParts
+) -> None:
+    shop.origin.on(TARGET, json_answer({"price": 1990}, version=17))
+    await shop.warmer("get", "product", "id=42", "locale=de")
+    await shop.warmer(
+        "invalidate", "product:42", "--source", "shop-db", "--version", "18"
+    )
+    [logged] = await parts.control.events.newest(count=1)
+    event = decode(logged.event or b"")
+
+    told = await shop.warmer("why", KEY)
+
+    first = told.out.splitlines()[0]
+    assert first.startswith("Fresh for")
+    assert f"event {event.id} of " in first
+    assert first.endswith("is in the log and not applied.")
+
+
+async def test_why_stale_names_the_event_that_raised_the_floor(
+    shop: Shop, parts: WorkerParts
+) -> None:
+    shop.origin.on(TARGET, json_answer({"price": 1990}, version=17))
+    await shop.warmer("get", "product", "id=42", "locale=de")
+    await shop.warmer(
+        "invalidate", "product:42", "--source", "shop-db", "--version", "18"
+    )
+    [logged] = await parts.control.events.newest(count=1)
+    event = decode(logged.event or b"")
+    await parts.invalidator.apply([event])
+
+    told = await shop.warmer("why", KEY)
+    data = (await shop.warmer("why", KEY, "--json")).data
+
+    assert re.match(
+        rf"Stale, served for [\d.]+ s more, because event {event.id} at "
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ raised the floor of shop-db/product:42 to 18, "
+        r"and no load has proven it yet; the next caller loads it\.\n",
+        told.out,
+    )
+    assert data["verdict"] == "stale"
+    assert data["guard"]["floors"] == {
+        "shop-db/product:42": {"epoch": 0, "parts": ["18"], "raised": 1}
+    }
+    assert [seen["id"] for seen in data["events"]] == [event.id]
+
+
+async def test_why_stale_after_an_event_without_a_version(
+    shop: Shop, parts: WorkerParts
+) -> None:
+    shop.origin.on(TARGET, json_answer({"price": 1990}, version=17))
+    await shop.warmer("get", "product", "id=42", "locale=de")
+    await parts.invalidator.apply([change(None)])
+
+    told = await shop.warmer("why", KEY)
+
+    assert "an invalidation without a comparable version came at" in told.out
+
+
+async def test_why_absent_after_a_hard_purge(shop: Shop, parts: WorkerParts) -> None:
+    shop.origin.on(TARGET, json_answer({"price": 1990}, version=17))
+    await shop.warmer("get", "product", "id=42", "locale=de")
+    await parts.invalidator.apply([change(18, mode=PurgeMode.HARD)])
+
+    told = await shop.warmer("why", KEY)
+
+    assert told.out.startswith("Absent: a hard purge removed it at ")
+
+
+async def test_why_says_who_holds_the_lease(shop: Shop, parts: WorkerParts) -> None:
+    dataset = parts.datasets["product"]
+    key = dataset.key({"locale": "de", "id": 42})
+    token = new_token()
+    claim = Claim(key, token, lease_ms=60_000, guard_ms=dataset.guard_ms)
+    await parts.store.claim(claim)
+
+    told = await shop.warmer("why", KEY)
+    data = (await shop.warmer("why", KEY, "--json")).data
+
+    assert "a refresher holds the lease for" in told.out.splitlines()[0]
+    assert data["lease"]["token"] == token
+    assert 0 < data["lease"]["ends_in_ms"] <= 60_000
+
+
+async def test_why_says_that_the_key_cools_after_failures(shop: Shop) -> None:
+    """R-ADM-4: a failed load is not repeated at once, by anybody."""
+    shop.origin.on(TARGET, Reply(status=503, headers={"Retry-After": "60"}))
+    await shop.warmer("get", "product", "id=42", "locale=de")
+
+    told = await shop.warmer("why", KEY)
+    data = (await shop.warmer("why", KEY, "--json")).data
+
+    assert re.match(
+        r"Absent: no load has succeeded; loading failed 1 time and is tried again in ",
+        told.out,
+    )
+    assert data["guard"]["failures"] == 1
+    assert 0 < data["guard"]["retry_in_ms"] <= 60_000
+
+
+async def test_why_says_that_what_is_stored_is_not_an_entry(shop: Shop) -> None:
+    shop.server.command("SET", KEY, "not ours")
+
+    told = await shop.warmer("why", KEY)
+
+    assert told.out.startswith("Unreadable (not_an_entry): no reader trusts")
+
+
+async def test_why_shows_dead_letters_about_the_key(
+    shop: Shop, parts: WorkerParts
+) -> None:
+    payload = '{"source":"shop-db","entities":["product:42"],"id":"e","version":1}'
+    await parts.control.park(
+        [
+            {"kind": "event", "reason": "poison", "payload": payload},
+            {"kind": "event", "reason": "other", "payload": "{}"},
+        ]
+    )
+
+    data = (await shop.warmer("why", KEY, "--json")).data
+
+    assert [letter["reason"] for letter in data["dead_letters"]] == ["poison"]
+
+
+# --- config ---------------------------------------------------------------------------
+
+
+async def test_config_check_as_json_lists_what_is_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "warmer.toml"
+    file.write_text('[cache]\nurl = "redis://x"\ntimeout = "0s"\n')
+
+    wrong = await warmer("config", "check", str(file), "--json")
+    file.write_text('[cache]\nurl = "redis://x"\n')
+    right = await warmer("config", "check", str(file), "--json")
+
+    [problem] = wrong.data["problems"]
+    assert (wrong.status, wrong.data["valid"]) == (78, False)
+    assert problem["where"] == f"{file}:3"
+    assert problem["setting"] == "cache.timeout"
+    assert "1ms … 10s" in problem["message"]
+    assert (right.status, right.data["valid"], right.data["problems"]) == (0, True, [])
+
+
+async def test_config_show_says_where_each_value_is_from_and_hides_secrets(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "warmer.toml"
+    file.write_text(
+        '[cache]\nurl = "redis://me:hunter2@x"\n[origins.shop]\nbase_url = "http://x"\n'
+        'headers = { Authorization = "Bearer env:SHOP_TOKEN" }\n'
+    )
+    (tmp_path / "warmer_cache__password").write_text("hunter2\n")
+
+    shown = await warmer(
+        *("config", "show", "--origin", "--json", "--config", str(file)),
+        CREDENTIALS_DIRECTORY=str(tmp_path),
+        WARMER_CACHE__TIMEOUT="7ms",
+        SHOP_TOKEN="hunter2",  # noqa: S106 - not one
+    )
+
+    assert shown.data["cache.timeout"] == {
+        "value": "7ms",
+        "origin": "WARMER_CACHE__TIMEOUT",
+    }
+    assert shown.data["cache.url"]["origin"] == f"{file}:2"
+    assert shown.data["cache.password"]["origin"] == "credential warmer_cache__password"
+    assert shown.data["cache.lease_name"] == {
+        "value": "lock:{key}",
+        "origin": "default",
+    }
+    assert "hunter2" not in shown.out + shown.err
+
+
+async def test_the_committed_schema_is_the_one_that_config_schema_prints() -> None:
+    printed = await warmer("config", "schema")
+
+    committed = (CHECKOUT / "config" / "warmer.schema.json").read_text()
+    assert printed.out == committed == schema_text()
+
+
+@pytest.mark.parametrize("name", ["warmer.toml", "demo.toml"])
+async def test_the_shipped_files_name_the_schema_and_pass_the_check(name: str) -> None:
+    file = CHECKOUT / "config" / name
+
+    assert file.read_text().startswith("#:schema ./warmer.schema.json\n")
+    assert (await warmer("config", "check", str(file))).status == 0
