@@ -12,12 +12,12 @@ nothing: arq gives it for a dropped connection too.
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import orjson
 from arq.connections import ArqRedis
-from arq.constants import job_key_prefix
+from arq.constants import in_progress_key_prefix, job_key_prefix
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -171,6 +171,14 @@ async def enqueue(redis: Redis, job: QueuedJob) -> None:
     """Queue `job`; safe to repeat after any error."""
     script = redis.register_script(_ENQUEUE)
     await script(keys=[job.key, job.queue], args=[job.id, job.payload, job.expires_ms])
+
+
+async def renew_claims(redis: Redis, job_ids: Collection[str], *, ttl_ms: int) -> None:
+    """Let arq's claims on these running jobs last `ttl_ms` from now."""
+    async with redis.pipeline(transaction=False) as pipe:
+        for job_id in job_ids:
+            pipe.pexpire(in_progress_key_prefix + job_id, ttl_ms)
+        await pipe.execute()
 
 
 async def enqueue_invalidate(

@@ -1,0 +1,1 @@
+"""The arq application: thin entry points, and the process they run in."""

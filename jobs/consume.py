@@ -1,0 +1,179 @@
+"""Read the event log: decode, invalidate, acknowledge; what cannot be read is set aside.
+
+Holds: an event is acknowledged only after it was applied or became a dead letter. What
+this process holds when it dies is taken over by another; while it lives and works, it is
+not. One event that cannot be applied does not hold up the others.
+Does not hold: order. Versions decide.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Sequence
+from random import Random
+
+from jobs.pulse import Pulse
+from warmer.clock import Clock
+from warmer.errors import EventError, StoreError
+from warmer.ingest.dead_letters import event_letter
+from warmer.ingest.event_log import decode
+from warmer.invalidate import Invalidator
+from warmer.model.event import Event
+from warmer.ops.telemetry import Report
+from warmer.policy.backoff import retry_ms
+from warmer.signals import Signals
+from warmer.store.control import ControlServer
+from warmer.store.event_stream import Logged
+
+BLOCK_MS = 500
+"""How long one read waits. Short, because a reader is not cut off when it stops: what
+it was just given would lie until another takes it over."""
+ABANDONED_MS = 10_000
+"""Entries that lie this long are taken over: longer than any pause of a live process."""
+_PAUSE_BASE_MS, _PAUSE_CAP_MS = 100, 5_000
+_NAME = "consumer"
+
+
+class Consumer:
+    """This process's reader of the event log."""
+
+    def __init__(
+        self,
+        *,
+        control: ControlServer,
+        invalidator: Invalidator,
+        batch: int,
+        clock: Clock,
+        random: Random,
+        signals: Signals,
+        report: Report,
+        pulse: Pulse,
+        abandoned_ms: int = ABANDONED_MS,
+    ) -> None:
+        # A name of this process's life: a shared one would hide a crashed one's batch.
+        self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._control = control
+        self._events = control.events
+        self._invalidator = invalidator
+        self._batch = batch
+        self._clock = clock
+        self._random = random
+        self._signals = signals
+        self._report = report
+        self._pulse = pulse
+        self._abandoned_ms = abandoned_ms
+        self._claimed_at = clock.monotonic()
+        self._stopping = False
+
+    async def serve(self) -> None:
+        """Read until `stop`; an error is reported, and the same entries come again."""
+        failures = 0
+        while not self._stopping:
+            self._pulse.beat(_NAME)
+            try:
+                if failures:
+                    await self._apply(await self._unfinished())
+                await self._apply(await self._next())
+                failures = 0
+            except Exception as exc:  # noqa: BLE001 - a daemon loop reports and goes on
+                self._report("event_log_failed", error=exc)
+                pause_ms = retry_ms(
+                    failures, self._random, _PAUSE_BASE_MS, _PAUSE_CAP_MS
+                )
+                failures += 1
+                await self._clock.sleep(pause_ms / 1000)
+        with contextlib.suppress(StoreError):
+            await self._events.forget(self.name)
+        self._pulse.end(_NAME)
+
+    def stop(self) -> None:
+        """Let `serve` return after what it reads or applies now."""
+        self._stopping = True
+
+    async def _unfinished(self) -> Sequence[Logged]:
+        return await self._events.own_pending(self.name, count=self._batch)
+
+    async def _next(self) -> Sequence[Logged]:
+        """Return abandoned entries from time to time, otherwise new ones."""
+        now = self._clock.monotonic()
+        if (now - self._claimed_at) * 1000 >= self._abandoned_ms / 2:
+            abandoned = await self._events.claim_abandoned(
+                self.name, min_idle_ms=self._abandoned_ms, count=self._batch
+            )
+            if abandoned:
+                self._signals.count("events_taken_over", by=len(abandoned))
+                return abandoned
+            self._claimed_at = now
+        return await self._events.read(self.name, count=self._batch, block_ms=BLOCK_MS)
+
+    async def _apply(self, entries: Sequence[Logged]) -> None:
+        if not entries:
+            return
+        ids = [entry.id for entry in entries]
+        async with self._kept(ids):
+            readable = await self._decoded(entries)
+            await self._applied(readable)
+        await self._events.acknowledge(ids)
+        self._signals.count("events_applied", by=len(readable))
+
+    async def _decoded(self, entries: Sequence[Logged]) -> list[tuple[Logged, Event]]:
+        readable: list[tuple[Logged, Event]] = []
+        for entry in entries:
+            if entry.event is None:
+                self._signals.count("events_refused", "deleted")
+                continue
+            try:
+                readable.append((entry, decode(entry.event)))
+            except EventError as exc:
+                await self._set_aside(entry, reason=str(exc), word="unreadable")
+        return readable
+
+    async def _applied(self, readable: Sequence[tuple[Logged, Event]]) -> None:
+        try:
+            await self._invalidator.apply([event for _, event in readable])
+        except StoreError:
+            raise
+        except Exception as exc:  # noqa: BLE001 - one event must not hold up the others
+            self._report("event_batch_failed", error=exc)
+            await self._one_by_one(readable)
+
+    async def _one_by_one(self, readable: Sequence[tuple[Logged, Event]]) -> None:
+        for entry, event in readable:
+            try:
+                await self._invalidator.apply([event])
+            except StoreError:
+                raise
+            except Exception as exc:  # noqa: BLE001 - it becomes a dead letter
+                await self._set_aside(entry, reason=type(exc).__name__, word="failed")
+
+    async def _set_aside(self, entry: Logged, *, reason: str, word: str) -> None:
+        letter = event_letter(
+            entry.event or b"",
+            reason=reason,
+            source="event_log",
+            at_ms=self._clock.now_ms(),
+            log_id=entry.id,
+        )
+        await self._control.park([letter])
+        self._signals.count("events_refused", word)
+        self._report("event_refused", word)
+
+    @contextlib.asynccontextmanager
+    async def _kept(self, ids: Sequence[str]) -> AsyncIterator[None]:
+        """Keep others from taking over what is being applied here."""
+        keeping = asyncio.create_task(self._keep(ids))
+        try:
+            yield
+        finally:
+            keeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await keeping
+
+    async def _keep(self, ids: Sequence[str]) -> None:
+        while True:
+            await self._clock.sleep(self._abandoned_ms / 3 / 1000)
+            with contextlib.suppress(StoreError):
+                await self._events.keep(self.name, ids)
+                self._pulse.beat(_NAME)

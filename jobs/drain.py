@@ -1,0 +1,297 @@
+"""Drain a lane: take what is due, refresh many at once, report what became of each.
+
+Holds: nothing is taken that has no slot to begin at once. A key is reported done only
+after its refresh reached what was asked for; a key this process cannot report (the
+control server is away, the process dies) comes back by itself, and finds itself fresh.
+While a lane is being drained here it is drained until nothing is ready, whatever becomes
+of the job that began it.
+Does not hold: that a key is refreshed once. Leases see to it that it is loaded once.
+"""
+
+import asyncio
+from random import Random
+from typing import assert_never
+
+from jobs.pulse import Pulse
+from jobs.slots import Slots
+from jobs.verdict import (
+    Again,
+    Finished,
+    GivenUp,
+    RetryPolicy,
+    Verdict,
+    judge,
+    undecided,
+    unexpected,
+)
+from warmer.clock import Clock
+from warmer.errors import BadKey, StoreError
+from warmer.ingest.dead_letters import key_letter
+from warmer.model.dataset import Datasets
+from warmer.model.due import Lane, Taken, TakenKey, Unfinished, key_of
+from warmer.ops.telemetry import Report
+from warmer.policy.backoff import retry_ms
+from warmer.refresh import Refresher, RefreshRequest
+from warmer.signals import Signals
+from warmer.store.control import ControlServer
+from warmer.store.due_set import BATCH
+
+SHARE_EVERY_S = 0.1
+"""How often a worker that cannot keep up calls for others."""
+LINGER_MS = 1_000
+"""A key due within this is waited for here; a later one is the sweep's to wake."""
+SLICE_S = 1.0
+"""Longest wait between two signs of life."""
+CANCELLED_WITHIN_S = 5.0
+"""Time for cancelled refreshes to give their leases back."""
+_PAUSE_BASE_MS, _PAUSE_CAP_MS = 100, 5_000
+
+
+class Drain:
+    """Drains one lane in this process, as long as it is asked to."""
+
+    def __init__(
+        self,
+        lane: Lane,
+        *,
+        control: ControlServer,
+        refresher: Refresher,
+        datasets: Datasets,
+        slots: Slots,
+        policy: RetryPolicy,
+        visible_ms: int,
+        clock: Clock,
+        random: Random,
+        signals: Signals,
+        report: Report,
+        pulse: Pulse,
+    ) -> None:
+        self.lane = lane
+        self._control = control
+        self._refresher = refresher
+        self._datasets = datasets
+        self._slots = slots
+        self._policy = policy
+        self._visible_ms = visible_ms
+        self._clock = clock
+        self._random = random
+        self._signals = signals
+        self._report = report
+        self._pulse = pulse
+        self._asked = asyncio.Event()
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._stopping = False
+        self._shared_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._refreshes: set[asyncio.Task[None]] = set()
+        self._ended: list[tuple[TakenKey, Verdict]] = []
+        self._settling: asyncio.Task[None] | None = None
+
+    def ask(self) -> None:
+        """Have the lane looked into, now or once more."""
+        self._asked.set()
+        self._quiet.clear()
+
+    async def quiet(self, within_s: float) -> bool:
+        """Return True once nothing is ready and nothing runs, False when the time is up."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._quiet.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def serve(self) -> None:
+        """Drain whenever asked, until `stop`; an error is reported, and the work goes on."""
+        name, failures = f"drain_{self.lane}", 0
+        while not self._stopping:
+            self._pulse.beat(name)
+            try:
+                await self._round()
+                failures = 0
+            except Exception as exc:  # noqa: BLE001 - a daemon loop reports and goes on
+                self._report("drain_failed", self.lane.value, error=exc)
+                pause_ms = retry_ms(
+                    failures, self._random, _PAUSE_BASE_MS, _PAUSE_CAP_MS
+                )
+                failures += 1
+                await self._clock.sleep(pause_ms / 1000)
+        self._pulse.end(name)
+
+    async def stop(self, within_s: float) -> None:
+        """Take no more; let what runs finish within `within_s`, and hand back the rest."""
+        self._stopping = True
+        self.ask()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._refreshes:
+            await asyncio.wait(self._refreshes, timeout=within_s)
+        handed_back = list(self._refreshes)
+        for refresh in handed_back:
+            refresh.cancel()
+        if handed_back:
+            self._signals.count("handed_back", self.lane.value, by=len(handed_back))
+            await asyncio.wait(handed_back, timeout=CANCELLED_WITHIN_S)
+        if self._settling is not None:
+            await asyncio.wait((self._settling,), timeout=CANCELLED_WITHIN_S)
+        self._quiet.set()
+
+    # --- taking -----------------------------------------------------------------------
+
+    async def _round(self) -> None:
+        if not await self._was_asked():
+            return
+        granted = self._slots.reserve(self.lane, BATCH)
+        if not granted:
+            await self._slots.freed(SLICE_S)
+            return
+        # Before the look: what is asked for during it is looked for again.
+        self._asked.clear()
+        taken = Taken((), 0)
+        try:
+            taken = await self._control.due.take(
+                self.lane, granted, visible_ms=self._visible_ms
+            )
+        except BaseException:
+            self._asked.set()
+            raise
+        finally:
+            self._slots.give_back(granted - len(taken.keys))
+        for key in taken.keys:
+            self._begin(key)
+        await self._look_again(taken)
+
+    async def _was_asked(self) -> bool:
+        try:
+            async with asyncio.timeout(SLICE_S):
+                await self._asked.wait()
+        except TimeoutError:
+            return False
+        return not self._stopping
+
+    async def _look_again(self, taken: Taken) -> None:
+        if taken.next_in_ms is None:
+            self._note_quiet()
+        elif taken.next_in_ms > 0:
+            self._look_in(taken.next_in_ms)
+        else:
+            self._asked.set()
+            await self._share()
+
+    def _look_in(self, delay_ms: int) -> None:
+        if delay_ms <= LINGER_MS and not self._stopping:
+            loop = asyncio.get_running_loop()
+            at = loop.time() + delay_ms / 1000
+            if self._timer is None or self._timer.when() <= loop.time():
+                self._timer = loop.call_at(at, self.ask)
+            elif at < self._timer.when():
+                self._timer.cancel()
+                self._timer = loop.call_at(at, self.ask)
+        self._note_quiet()
+
+    async def _share(self) -> None:
+        """Call for other workers: more is ready than there are slots here."""
+        now = self._clock.monotonic()
+        if now - self._shared_at >= SHARE_EVERY_S:
+            self._shared_at = now
+            await self._control.due.sweep(self.lane)
+
+    # --- refreshing -------------------------------------------------------------------
+
+    def _begin(self, key: TakenKey) -> None:
+        refresh = asyncio.create_task(self._refresh(key))
+        self._refreshes.add(refresh)
+        refresh.add_done_callback(self._refreshes.discard)
+
+    async def _refresh(self, key: TakenKey) -> None:
+        try:
+            verdict = await self._verdict(key)
+        except asyncio.CancelledError:
+            self._settle(key, Again(0))
+            raise
+        else:
+            self._settle(key, verdict)
+        finally:
+            self._slots.give_back()
+
+    async def _verdict(self, taken: TakenKey) -> Verdict:
+        try:
+            key = key_of(taken.member, self._datasets)
+        except BadKey:
+            return GivenUp("unknown_key")
+        try:
+            outcome = await self._refresher.run(
+                RefreshRequest(key, taken.wanted, taken.wanted_fence)
+            )
+        except StoreError:
+            return undecided(taken.attempts, self._policy, self._random)
+        except Exception as exc:  # noqa: BLE001 - a job's edge: dead letter, in the end
+            self._report("refresh_failed", key.dataset, error=exc)
+            return unexpected(taken.attempts, self._policy, self._random)
+        return judge(outcome, taken.attempts, self._policy, self._random)
+
+    # --- settling ---------------------------------------------------------------------
+
+    def _settle(self, key: TakenKey, verdict: Verdict) -> None:
+        self._ended.append((key, verdict))
+        if self._settling is None:
+            self._settling = asyncio.create_task(self._settle_all())
+
+    async def _settle_all(self) -> None:
+        """Report what has ended; what ends meanwhile goes together in the next report."""
+        while self._ended:
+            ended, self._ended = self._ended, []
+            try:
+                await self._tell(ended)
+            except StoreError:
+                # They come back by themselves, and are found fresh.
+                self._signals.count("due_unreported", self.lane.value, by=len(ended))
+            except Exception as exc:  # noqa: BLE001 - the next ones are told all the same
+                self._report("drain_failed", self.lane.value, error=exc)
+        self._settling = None
+        self._note_quiet()
+
+    async def _tell(self, ended: list[tuple[TakenKey, Verdict]]) -> None:
+        done: list[TakenKey] = []
+        again: list[Unfinished] = []
+        given_up: list[tuple[TakenKey, str]] = []
+        for key, verdict in ended:
+            match verdict:
+                case Finished():
+                    done.append(key)
+                case Again(delay_ms, failed):
+                    again.append(Unfinished(key, delay_ms, failed))
+                case GivenUp(reason):
+                    given_up.append((key, reason))
+                case _:
+                    assert_never(verdict)
+        if given_up:
+            await self._park(given_up)
+            done += [key for key, _ in given_up]
+        await self._control.due.done(self.lane, done)
+        await self._control.due.retry(self.lane, again)
+        if again:
+            self._look_in(min(key.delay_ms for key in again))
+
+    async def _park(self, given_up: list[tuple[TakenKey, str]]) -> None:
+        """Set keys aside. Before they are forgotten: twice is better than never."""
+        await self._control.park(
+            [
+                key_letter(key, reason=reason, at_ms=self._clock.now_ms())
+                for key, reason in given_up
+            ]
+        )
+        for key, reason in given_up:
+            self._signals.count("refreshes_given_up", reason)
+            self._report("refresh_given_up", self._dataset(key), reason)
+
+    def _dataset(self, taken: TakenKey) -> str:
+        try:
+            return key_of(taken.member, self._datasets).dataset
+        except BadKey:
+            return "unknown"
+
+    def _note_quiet(self) -> None:
+        if not self._asked.is_set() and not self._refreshes and not self._ended:
+            self._quiet.set()

@@ -1,0 +1,37 @@
+"""What the jobs of one process share; arq carries it in its context."""
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jobs.drain import Drain
+from warmer.clock import Clock
+from warmer.model.due import Lane
+from warmer.ops.telemetry import Report
+from warmer.signals import Signals
+from warmer.store.control import ControlServer
+
+Context = Mapping[str, Any]
+"""arq's context: ours, and the job's id and try."""
+PARTS = "warmer"
+
+
+@dataclass(frozen=True, slots=True)
+class JobParts:
+    """What a job works with. `marks`: when this process last did what is not done always."""
+
+    control: ControlServer
+    drains: Mapping[Lane, Drain]
+    event_log_ms: int
+    clock: Clock
+    signals: Signals
+    report: Report
+    marks: MutableMapping[str, float] = field(default_factory=dict)
+
+
+def of(ctx: Context) -> JobParts:
+    """Return the parts in arq's context."""
+    parts = ctx[PARTS]
+    if not isinstance(parts, JobParts):
+        raise TypeError("arq's context is not the one that jobs.worker makes")
+    return parts

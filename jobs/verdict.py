@@ -1,0 +1,106 @@
+"""What becomes of a due key after its refresh: done, due again, or given up. Decides only."""
+
+from dataclasses import dataclass
+from random import Random
+from typing import assert_never
+
+from warmer.model.outcome import (
+    Cooling,
+    Fenced,
+    Fresh,
+    Held,
+    KeptStale,
+    LeaseLost,
+    LoadFailed,
+    Outdated,
+    Published,
+    RefreshOutcome,
+    Unstored,
+)
+from warmer.policy.backoff import retry_ms
+from warmer.refresh import reason_of
+
+OVERTAKEN_MS = 50
+"""After a load that an invalidation overtook: the next one may well prove itself."""
+HELD_MIN_MS, HELD_UNKNOWN_MS = 50, 250
+"""How soon to look again after another holder, who mostly ends long before its lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The key is as fresh as was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Due again in `delay_ms`; `failed` counts towards giving up."""
+
+    delay_ms: int
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A dead letter. `reason` is a word of bounded variety."""
+
+    reason: str
+
+
+Verdict = Finished | Again | GivenUp
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often a key may fail, and how long it waits in between."""
+
+    max_tries: int
+    base_ms: int
+    cap_ms: int
+
+
+def judge(  # noqa: PLR0911 - one for each outcome
+    outcome: RefreshOutcome, attempts: int, policy: RetryPolicy, random: Random
+) -> Verdict:
+    """Return what becomes of a key that had failed `attempts` times before this."""
+    match outcome:
+        case Published() | Fresh():
+            return Finished()
+        case KeptStale():
+            return Again(random.randint(OVERTAKEN_MS // 2, OVERTAKEN_MS))
+        case Held(remaining_ms, entry):
+            expected_ms = entry.load_ms if entry else HELD_UNKNOWN_MS
+            return Again(max(HELD_MIN_MS, min(remaining_ms, expected_ms)))
+        case Cooling(retry_in_ms):
+            # Spread: all keys of one origin were told the same instant.
+            return Again(retry_in_ms + random.randint(1, max(1, retry_in_ms // 10)))
+        case LoadFailed(error, retry_in_ms):
+            return _failed(reason_of(error), retry_in_ms, attempts, policy, random)
+        case Outdated():
+            return _failed("outdated", 0, attempts, policy, random)
+        case Fenced() | LeaseLost() | Unstored():
+            return undecided(attempts, policy, random)
+        case _:
+            assert_never(outcome)
+
+
+def undecided(attempts: int, policy: RetryPolicy, random: Random) -> Again:
+    """Return the verdict where the origin is not to blame: wait, and count nothing."""
+    return Again(_back_off_ms(attempts, policy, random))
+
+
+def unexpected(attempts: int, policy: RetryPolicy, random: Random) -> Verdict:
+    """Return the verdict where our own code failed."""
+    return _failed("error", 0, attempts, policy, random)
+
+
+def _failed(
+    reason: str, least_ms: int, attempts: int, policy: RetryPolicy, random: Random
+) -> Verdict:
+    if attempts + 1 >= policy.max_tries:
+        return GivenUp(reason)
+    delay_ms = max(least_ms, _back_off_ms(attempts, policy, random))
+    return Again(delay_ms, failed=True)
+
+
+def _back_off_ms(attempts: int, policy: RetryPolicy, random: Random) -> int:
+    return retry_ms(attempts, random, policy.base_ms, policy.cap_ms)
