@@ -39,7 +39,7 @@ from warmer.model.lease import Lease
 from warmer.model.outcome import Claimed
 from warmer.model.version import SourceVersion, Versions
 from warmer.store.connections import Endpoint, connect
-from warmer.store.port import Family
+from warmer.store.port import Family, Invalidation
 from warmer.store.redis_store import STAGE_ABOVE
 
 T = TypeVar("T")
@@ -51,8 +51,8 @@ NUMBERS = (0, 1, 2, 0xA9, 0xAA, 2**53, 2**53 + 1, 2**64 - 1)
 """Neighbours that a float takes for equal, and 0xaa, which a Danish collation puts last."""
 
 tokens = st.sampled_from(["token-a", "token-b", "token-c"])
-spans = st.sampled_from([0, 1, 40, 100, 1_000])
-lives = st.sampled_from([1, 50, 400, 100_000])
+spans = st.sampled_from([0, 1, 40, 1_000, 1_000])
+lives = st.sampled_from([1, 50, 400, 100_000, 100_000, 100_000])
 numbers = st.sampled_from(NUMBERS)
 
 
@@ -68,6 +68,20 @@ def vectors(draw: st.DrawFn) -> Versions:
         st.lists(st.sampled_from(SCOPES + POSITIONS), max_size=3, unique=True)
     )
     return {scope: draw(versions_of(scope.partition("/")[0])) for scope in scopes}
+
+
+@st.composite
+def events(draw: st.DrawFn) -> Invalidation:
+    scope = draw(st.sampled_from(SCOPES))
+    source = scope.partition("/")[0]
+    return change(
+        scope=scope,
+        mode=draw(st.sampled_from(PurgeMode)),
+        version=draw(st.none() | versions_of(source)),
+        stale_ms=draw(spans),
+        error_ms=draw(spans),
+        guard_ms=draw(lives),
+    )
 
 
 contents = st.one_of(
@@ -168,50 +182,47 @@ class SameAsReference(RuleBasedStateMachine):
         body = publication(versions, content=content, **windows)
         self.both(lambda world: world.store.publish(lease, body))
 
+    @rule(target=leases, token=tokens, versions=vectors(), event=st.none() | events())
+    def a_load_succeeds(
+        self, token: str, versions: Versions, event: Invalidation | None
+    ) -> Any:
+        """The ordinary course, or one that an event interrupts."""
+        reply = self.both(lambda world: world.store.claim(claim(token)))
+        if not isinstance(reply, Claimed):
+            return multiple()
+        if event is not None:
+            self.both(lambda world: world.store.invalidate(event))
+        body = publication(versions, fresh_ms=100, stale_ms=100, error_ms=100)
+        self.both(lambda world: world.store.publish(reply.lease, body))
+        return reply.lease
+
     @rule(lease=leases, retry_ms=st.one_of(st.none(), spans))
     def release(self, lease: Lease, retry_ms: int | None) -> None:
         self.both(lambda world: world.store.release(lease, retry_ms=retry_ms))
 
-    @rule(
-        scope=st.sampled_from(SCOPES),
-        mode=st.sampled_from(PurgeMode),
-        stale_ms=spans,
-        error_ms=spans,
-        guard_ms=lives,
-        data=st.data(),
-    )
-    def invalidate(
-        self, scope: str, mode: PurgeMode, data: st.DataObject, **windows: int
-    ) -> None:
-        version = data.draw(
-            st.one_of(st.none(), versions_of(scope.partition("/")[0])), "version"
-        )
-        event = change(scope=scope, mode=mode, version=version, **windows)
+    @rule(event=events())
+    def invalidate(self, event: Invalidation) -> None:
         self.both(lambda world: world.store.invalidate(event))
 
-    @rule(ms=st.sampled_from([1, 30, 60, 500]))
+    @rule(ms=st.sampled_from([1, 10, 30, 60, 500]))
     def time_passes(self, ms: int) -> None:
         self.both(lambda world: world.advance(ms))
 
-    @rule()
-    def the_lease_is_lost(self) -> None:
-        self.both(lambda world: world.lose_lease())
+    @rule(what=st.sampled_from(["entry", "lease", "guard"]))
+    def something_is_lost(self, what: str) -> None:
+        match what:
+            case "entry":
+                self.both(lambda world: world.lose_entry())
+            case "lease":
+                self.both(lambda world: world.lose_lease())
+            case _:
+                self.both(lambda world: world.lose_guard())
 
-    @rule()
-    def the_guard_is_lost(self) -> None:
-        self.both(lambda world: world.lose_guard())
-
-    @rule()
-    def the_entry_is_lost(self) -> None:
-        self.both(lambda world: world.lose_entry())
-
-    @rule(ms=st.sampled_from([None, 1, 70]))
-    def a_plain_client_locks(self, ms: int | None) -> None:
+    @rule(ms=st.sampled_from([None, 1, 70]), unlock=st.booleans())
+    def a_plain_client_comes(self, ms: int | None, unlock: bool) -> None:  # noqa: FBT001
         self.both(lambda world: world.plain_lock("plain", ms=ms))
-
-    @rule()
-    def a_plain_client_unlocks(self) -> None:
-        self.both(lambda world: world.plain_unlock("plain"))
+        if unlock:
+            self.both(lambda world: world.plain_unlock("plain"))
 
     @rule(at=st.sampled_from([0, 2, 3, 8, 61, 63]), data=st.binary(max_size=80))
     def the_entry_is_damaged(self, at: int, data: bytes) -> None:
