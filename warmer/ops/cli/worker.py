@@ -1,6 +1,7 @@
 """`warmer worker`: read the event log, refresh what is due, until told to stop."""
 
 import sys
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -37,10 +38,8 @@ def worker(file: str | None, concurrency: int | None, lanes: tuple[str, ...]) ->
         flags["worker.lanes"] = list(lanes)
     configuration = configure(file, flags=flags)
     sys.path.insert(0, str(application_folder()))
-    # Not importable before: `jobs` lies outside of site-packages.
-    from jobs.worker import main  # noqa: PLC0415
-
-    return main(configuration)
+    status: int = import_module("jobs.worker").main(configuration)
+    return status
 
 
 def application_folder() -> Path:
