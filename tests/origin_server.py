@@ -78,11 +78,13 @@ def gzipped(reply: Reply) -> Reply:
 
 
 def gzip_bomb(inflated_bytes: int) -> Reply:
-    """Zeros, a thousandth of their size on the wire."""
+    """Zeros, a thousandth of their size on the wire; its checksum is never reached."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
     zeros = bytes(1024 * 1024)
-    parts = [packer.compress(zeros) for _ in range(inflated_bytes // len(zeros))]
-    body = b"".join(parts) + packer.flush()
+    start = packer.compress(zeros) + packer.flush(zlib.Z_FULL_FLUSH)
+    # After a full flush a block leans on nothing before it, so it may be said again.
+    block = packer.compress(zeros) + packer.flush(zlib.Z_FULL_FLUSH)
+    body = start + block * (inflated_bytes // len(zeros) - 1) + packer.flush()
     return Reply(body=body, headers={"Content-Encoding": "gzip"})
 
 

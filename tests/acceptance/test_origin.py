@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
 from tests.datasets import product
+from tests.origin_client import PLAIN, OriginClient, origin_client
 from tests.origin_server import OriginServer, Reply, redirect
 from warmer.clock import SystemClock
 from warmer.errors import (
@@ -18,66 +18,20 @@ from warmer.errors import (
     OriginTimeout,
     OriginUnavailable,
 )
-from warmer.model.dataset import Dataset, LoaderVersion
+from warmer.model.dataset import LoaderVersion
 from warmer.model.key import Part
-from warmer.model.outcome import Loaded
 from warmer.origin.loader import Origin
 from warmer.origin.target import OriginTarget
 from warmer.signals import Counters
 
 NO_VERSION = LoaderVersion()
-PLAIN = product(version=NO_VERSION)
 CLOCK = SystemClock()
 
 
-class Client:
-    """Loads of one process from one origin."""
-
-    def __init__(self, server: OriginServer) -> None:
-        self.server = server
-        self.signals = Counters()
-        self._origins: list[Origin] = []
-
-    def origin(self, *, base: str = "", **settings: Any) -> Origin:
-        target = OriginTarget("shop", self.server.url + base, **settings)
-        origin = Origin(target, clock=CLOCK, signals=self.signals)
-        self._origins.append(origin)
-        return origin
-
-    async def load(
-        self,
-        path: str = "/products/{id}",
-        *,
-        origin: Origin | None = None,
-        dataset: Dataset = PLAIN,
-        **settings: Any,
-    ) -> Loaded:
-        """Product 42, from a new connection unless `origin` is given."""
-        origin = origin or self.origin(**settings)
-        changed = product(
-            version=dataset.version,
-            path=path,
-            max_body_bytes=dataset.max_body_bytes,
-            compress_above=dataset.compress_above,
-        )
-        return await origin.load_of(changed)(changed.key({"id": 42}), {})
-
-    async def aclose(self) -> None:
-        for origin in self._origins:
-            await origin.aclose()
-
-
 @pytest.fixture
-async def server() -> AsyncIterator[OriginServer]:
-    async with OriginServer() as running:
+async def client() -> AsyncIterator[OriginClient]:
+    async with origin_client() as running:
         yield running
-
-
-@pytest.fixture
-async def client(server: OriginServer) -> AsyncIterator[Client]:
-    client = Client(server)
-    yield client
-    await client.aclose()
 
 
 # --- what leaves ----------------------------------------------------------------------
@@ -101,7 +55,7 @@ async def client(server: OriginServer) -> AsyncIterator[Client]:
     ],
 )
 async def test_the_request_line_is_what_was_configured(
-    client: Client, template: str, parts: dict[str, Part], target: str
+    client: OriginClient, template: str, parts: dict[str, Part], target: str
 ) -> None:
     """HTTPBODY-9: literal text untouched, each part's value encoded once."""
     client.server.on(target, Reply(body=b"x"))
@@ -111,7 +65,7 @@ async def test_the_request_line_is_what_was_configured(
     assert [seen.target for seen in client.server.requests] == [target]
 
 
-async def test_the_path_follows_the_base_urls_own(client: Client) -> None:
+async def test_the_path_follows_the_base_urls_own(client: OriginClient) -> None:
     """HTTPBODY-9: with one slash between."""
     client.server.on("/api/v2/products/42", Reply(body=b"x"))
     await client.load(base="/api/v2/")
@@ -120,7 +74,7 @@ async def test_the_path_follows_the_base_urls_own(client: Client) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", ".."])
-async def test_a_part_never_names_another_path(client: Client, name: str) -> None:
+async def test_a_part_never_names_another_path(client: OriginClient, name: str) -> None:
     """POISON-1: `/products/..` is not a product."""
     load = client.origin().load_of(PLAIN)
     with pytest.raises(BadKey):
@@ -129,7 +83,7 @@ async def test_a_part_never_names_another_path(client: Client, name: str) -> Non
     assert client.server.requests == []
 
 
-async def test_only_configured_headers_leave(client: Client) -> None:
+async def test_only_configured_headers_leave(client: OriginClient) -> None:
     """POISON-1: nothing of a reader's request can shape what others are given."""
     client.server.on("/products/42", Reply(body=b"x"))
     await client.load(headers={"Authorization": "Bearer s3cret", "User-Agent": "shop"})
@@ -150,7 +104,7 @@ async def test_a_target_does_not_show_its_headers() -> None:
     assert "s3cret" not in repr(target)
 
 
-async def test_cookies_are_neither_kept_nor_sent(client: Client) -> None:
+async def test_cookies_are_neither_kept_nor_sent(client: OriginClient) -> None:
     """VARIANT-6: not even where the origin's answers are stored all the same."""
     client.server.on("/products/42", Reply(headers={"Set-Cookie": "csrf=1; Path=/"}))
     origin = client.origin(allow_private=True)
@@ -165,7 +119,7 @@ async def test_cookies_are_neither_kept_nor_sent(client: Client) -> None:
     "path", ["products/{id}", "/a b/{id}", "/a#b/{id}", "/{x}", "/{id", "/ä/{id}"]
 )
 async def test_a_path_that_could_not_be_asked_for_is_a_configuration_error(
-    client: Client, path: str
+    client: OriginClient, path: str
 ) -> None:
     """HTTPBODY-9: said when the dataset is set up, not at its first load."""
     with pytest.raises(ConfigError):
@@ -185,7 +139,7 @@ async def test_a_base_url_that_is_none_is_a_configuration_error(url: str) -> Non
 # --- redirects ------------------------------------------------------------------------
 
 
-async def test_redirects_are_refused(client: Client) -> None:
+async def test_redirects_are_refused(client: OriginClient) -> None:
     """HTTPBODY-7: a login page is not the value."""
     client.server.on("/products/42", redirect("/login"))
     with pytest.raises(OriginInvalid, match="redirected"):
@@ -198,7 +152,7 @@ async def test_redirects_are_refused(client: Client) -> None:
     "location", ["/items/42?a=%26|", "../items/42?a=%26|", "//{host}/items/42?a=%26|"]
 )
 async def test_redirects_within_the_host_may_be_followed(
-    client: Client, location: str
+    client: OriginClient, location: str
 ) -> None:
     """HTTPBODY-7: with the same headers, and the target as the origin wrote it."""
     host = client.server.url.removeprefix("http://")
@@ -226,7 +180,7 @@ async def test_redirects_within_the_host_may_be_followed(
         "",
     ],
 )
-async def test_no_redirect_leaves_the_host(client: Client, location: str) -> None:
+async def test_no_redirect_leaves_the_host(client: OriginClient, location: str) -> None:
     """HTTPBODY-7: every hop is checked, and the API key goes nowhere else."""
     async with OriginServer() as elsewhere:
         told = location.format(port=client.server.port, other=elsewhere.port)
@@ -238,7 +192,7 @@ async def test_no_redirect_leaves_the_host(client: Client, location: str) -> Non
         assert elsewhere.connections == 0
 
 
-async def test_redirects_come_to_an_end(client: Client) -> None:
+async def test_redirects_come_to_an_end(client: OriginClient) -> None:
     """HTTPBODY-7: a loop is an error, after a few hops."""
     client.server.on("/products/42", redirect("/products/42"))
     with pytest.raises(OriginInvalid, match="redirects"):
@@ -250,7 +204,7 @@ async def test_redirects_come_to_an_end(client: Client) -> None:
 # --- an origin that fails -------------------------------------------------------------
 
 
-async def test_an_origin_that_is_not_there_is_unavailable(client: Client) -> None:
+async def test_an_origin_that_is_not_there_is_unavailable(client: OriginClient) -> None:
     """SWR-1: refused, like any failure a stale value may be served for."""
     await client.server.stop()
     with pytest.raises(OriginUnavailable):
@@ -278,7 +232,7 @@ async def test_a_name_that_does_not_resolve_is_unavailable() -> None:
     ids=["reset", "reset in the body", "short body", "no HTTP", "endless head"],
 )
 async def test_a_broken_answer_is_an_error(
-    client: Client, reply: Reply, error: type[OriginError]
+    client: OriginClient, reply: Reply, error: type[OriginError]
 ) -> None:
     """HTTPBODY-4, SWR-1: never a shorter value."""
     client.server.on("/products/42", reply)
@@ -286,7 +240,7 @@ async def test_a_broken_answer_is_an_error(
         await client.load()
 
 
-async def test_silence_is_a_timeout_that_names_its_phase(client: Client) -> None:
+async def test_silence_is_a_timeout_that_names_its_phase(client: OriginClient) -> None:
     """R-ADM-2: before the answer, and in the middle of it."""
     client.server.on("/products/42", Reply(hang=True))
     with pytest.raises(OriginTimeout) as silent:
@@ -299,7 +253,7 @@ async def test_silence_is_a_timeout_that_names_its_phase(client: Client) -> None
 
 
 async def test_a_connection_that_is_not_made_in_time_is_a_timeout(
-    client: Client,
+    client: OriginClient,
 ) -> None:
     """R-ADM-2: the phase is connect."""
     origin = client.origin(connect_ms=50, local_limit=1)
@@ -315,7 +269,9 @@ async def test_a_connection_that_is_not_made_in_time_is_a_timeout(
     assert late.value.phase == "connect"
 
 
-async def test_a_connection_closed_while_idle_costs_no_load(client: Client) -> None:
+async def test_a_connection_closed_while_idle_costs_no_load(
+    client: OriginClient,
+) -> None:
     """HTTPPOOL-4: the GET goes out once more, on a new connection."""
     client.server.on("/products/42", Reply(body=b"x"))
     origin = client.origin()
@@ -327,7 +283,7 @@ async def test_a_connection_closed_while_idle_costs_no_load(client: Client) -> N
     assert [seen.connection for seen in client.server.requests] == [1, 2]
 
 
-async def test_connections_are_used_again(client: Client) -> None:
+async def test_connections_are_used_again(client: OriginClient) -> None:
     """HTTPPOOL-4: after a value, and after a not-found with an explanation."""
     client.server.on("/products/42", Reply(body=b"x"), Reply(404, body=b"none"))
     origin = client.origin()
@@ -341,7 +297,7 @@ async def test_connections_are_used_again(client: Client) -> None:
 
 
 async def test_no_more_loads_run_at_once_than_allowed_and_the_rest_wait_in_line(
-    client: Client,
+    client: OriginClient,
 ) -> None:
     """R-ADM-1: as the origin sees it."""
     dataset = product(version=NO_VERSION)
@@ -361,7 +317,7 @@ async def test_no_more_loads_run_at_once_than_allowed_and_the_rest_wait_in_line(
     assert set(started[:3]) == {f"/products/{number}" for number in range(3)}
 
 
-async def test_a_line_that_is_full_refuses_at_once(client: Client) -> None:
+async def test_a_line_that_is_full_refuses_at_once(client: OriginClient) -> None:
     """R-ADM-3: stale can be served at once, where a timeout would come too late."""
     origin = client.origin(local_limit=1, local_queue=2)
     client.server.on("/products/42", Reply(body=b"x"))
@@ -378,7 +334,7 @@ async def test_a_line_that_is_full_refuses_at_once(client: Client) -> None:
     assert client.signals.total("loads_refused", "shop", "line_full") == 1
 
 
-async def test_cancelled_loads_leave_no_slot_taken(client: Client) -> None:
+async def test_cancelled_loads_leave_no_slot_taken(client: OriginClient) -> None:
     """HTTPPOOL-1: ten connections, twenty loads, most of them cancelled, many times."""
     origin = client.origin(local_limit=10)
     client.server.on("/products/42", Reply(body=b"x" * 50_000))
