@@ -211,12 +211,14 @@ def _free_port() -> int:
         return port
 
 
-def demo_config(template: str, *, cache_url: str, origin_url: str) -> str:
+def demo_config(
+    template: str, *, cache_url: str, origin_url: str, local_limit: int = LOCAL_LIMIT
+) -> str:
     """Return the demo's configuration with the addresses of this run in it."""
     for setting, value in (
         ("url", f'"{cache_url}"'),
         ("base_url", f'"{origin_url}"'),
-        ("local_limit", str(LOCAL_LIMIT)),
+        ("local_limit", str(local_limit)),
     ):
         template, found = re.subn(
             rf"(?m)^{setting} = .*$", f"{setting} = {value}", template
