@@ -66,9 +66,10 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Somebody else's value, from the store."""
+    """Somebody else's value, from the store; `waited` for, or there already."""
 
     entry: Entry
+    waited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,11 @@ class Contender:
         self._signals = signals
         self._outage = outage
         self._limit = LoadLimit(
-            max_local_loads, max_waiting=MAX_WAITING_LOADS, clock=clock
+            max_local_loads,
+            max_waiting=MAX_WAITING_LOADS,
+            origin="past_cache",
+            clock=clock,
+            signals=signals,
         )
         self._resting: dict[str, float] = {}
 
@@ -192,6 +197,8 @@ class Contender:
         async with self._store.waiting(ask.key) as waiter:
             while (left_s := self._left_s(flight) - reserve_s) > 0:
                 turn = await self._turn(ask)
+                if isinstance(turn, Found):
+                    return Found(turn.entry, waited=True)
                 if not isinstance(turn, TimeUp):
                     return turn
                 if turn.remaining_ms:

@@ -7,7 +7,8 @@ from typing import Literal
 from warmer.model.entry import Content, Flag
 from warmer.model.version import Versions, decode_vector
 
-_ZSTD = int(Flag.ZSTD)
+_ZSTD, _RAW = int(Flag.ZSTD), int(Flag.RAW)
+_PACKED = _RAW | _ZSTD
 
 Decode = bool | Literal["stored"]
 """True: the decoded value. False: its bytes, inflated. "stored": its bytes as they are
@@ -56,12 +57,17 @@ class Answer:
         return decode_vector(self.vector.decode("ascii"))
 
 
-def given(content: Content, decode: Decode) -> tuple[object, Literal["zstd"] | None]:
-    """Return the value as the caller wants it, and how that is compressed."""
+def given(
+    flags: int, body: bytes, decode: Decode
+) -> tuple[object, Literal["zstd"] | None]:
+    """Return stored content as the caller wants it, and how that is compressed."""
+    if flags & _PACKED == _RAW and decode is not False:
+        return body, None  # most entries of whoever counts microseconds
+    content = Content(flags, body)
     if decode is True:
         return content.value(), None
     if content.negative:
         return None, None
     if decode == "stored":
-        return content.body, "zstd" if content.flags & _ZSTD else None
+        return body, "zstd" if flags & _ZSTD else None
     return content.payload(), None

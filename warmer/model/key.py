@@ -9,6 +9,7 @@ ASCII); a key over 512 bytes keeps a readable head and ends in a digest of the w
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 
 from warmer.errors import BadEvent, BadKey
@@ -103,6 +104,7 @@ class Key:
         return key_digest(self.text)
 
 
+@lru_cache(maxsize=8192)
 def key_digest(text: str) -> int:
     """Return the 64-bit digest of a key's text."""
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")

@@ -14,24 +14,22 @@ PROBE_MS = 1_000
 
 
 class Outage:
-    """What is known of one server. Instants are monotonic seconds, handed in."""
+    """What is known of one server; instants are monotonic seconds, handed in.
 
-    __slots__ = ("_again_at", "_failures", "_noticed_at", "_random")
+    `failures`: how often in a row it was asked in vain; 0 says there is no outage.
+    """
+
+    __slots__ = ("_again_at", "_noticed_at", "_random", "failures")
 
     def __init__(self, random: Random) -> None:
         self._random = random
-        self._failures = 0
+        self.failures = 0
         self._noticed_at = 0.0
         self._again_at = 0.0
 
-    @property
-    def over(self) -> bool:
-        """True if the server's last known answer was an answer."""
-        return not self._failures
-
     def may_ask(self, now: float) -> bool:
         """Return whether the server may be asked; during an outage, once per pause."""
-        if not self._failures:
+        if not self.failures:
             return True
         if now < self._again_at:
             return False
@@ -40,13 +38,13 @@ class Outage:
 
     def answered(self) -> None:
         """Note that the server answered."""
-        self._failures = 0
+        self.failures = 0
 
     def failed(self, now: float, *, asked_at: float) -> None:
         """Note a failure. Of requests that were under way together, the first one counts."""
-        if self._failures and asked_at <= self._noticed_at:
+        if self.failures and asked_at <= self._noticed_at:
             return
-        pause_ms = retry_ms(self._failures, self._random, PAUSE_BASE_MS, PAUSE_CAP_MS)
-        self._failures += 1
+        pause_ms = retry_ms(self.failures, self._random, PAUSE_BASE_MS, PAUSE_CAP_MS)
+        self.failures += 1
         self._noticed_at = now
         self._again_at = now + pause_ms / 1000

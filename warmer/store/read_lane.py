@@ -35,6 +35,9 @@ BATCH = 16
 """Keys in one MGET."""
 IN_FLIGHT = 4
 """MGETs under way, each on a connection that the lane keeps."""
+PARTLY_IN_FLIGHT = 3
+"""With so many under way only a full one follows: at 50 tasks, batches of 16 instead of
+16, 16, 16 and 2 that never meet. A read waits for one reply at most."""
 MAX_WAITING = 10_000
 """Reads not yet sent; the next one fails at once (`read_lane_full`)."""
 
@@ -101,24 +104,26 @@ class ReadLane:
             raise RedisConnectionError(
                 f"read_lane_full: {self._max_waiting} reads wait already"
             )
-        future: _Read = asyncio.get_running_loop().create_future()
-        self._waiting.append((key, future))
-        self._schedule()
-        return future
-
-    def _schedule(self) -> None:
-        """Send at the end of this loop turn, so that its other reads come along."""
+        loop = asyncio.get_running_loop()
+        read: _Read = loop.create_future()
+        self._waiting.append((key, read))
         if not self._scheduled:
+            # At the end of this loop turn, so that its other reads come along.
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._send)
+            loop.call_soon(self._send)
+        return read
 
     def _send(self) -> None:
         self._scheduled = False
-        while self._in_flight < IN_FLIGHT and (batch := self._next_batch()):
+        while self._may_send() and (batch := self._next_batch()):
             self._in_flight += 1
             task = asyncio.get_running_loop().create_task(self._run(batch))
             self._batches.add(task)
             task.add_done_callback(self._batches.discard)
+
+    def _may_send(self) -> bool:
+        full = len(self._waiting) >= BATCH
+        return self._in_flight < (IN_FLIGHT if full else PARTLY_IN_FLIGHT)
 
     def _next_batch(self) -> dict[str, list[_Read]]:
         batch: dict[str, list[_Read]] = {}
@@ -148,8 +153,9 @@ class ReadLane:
 
     def _left(self) -> None:
         self._in_flight -= 1
-        if self._waiting:
-            self._schedule()
+        if self._waiting and not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._send)
 
     async def _exchange(self, keys: Sequence[str]) -> list[Body]:
         try:
