@@ -203,7 +203,7 @@ def endpoint_of(server: Server) -> Endpoint:
     hosts = (address.rpartition(":") for address in server.sentinels)
     return Endpoint(
         url=_revealed(server.url),
-        sentinels=tuple((host, int(port)) for host, _, port in hosts),
+        sentinels=tuple((host.strip("[]"), int(port)) for host, _, port in hosts),
         sentinel_service=server.sentinel_service,
         username=server.username,
         password=_revealed(server.password),
