@@ -66,7 +66,12 @@ async def request_path(
         timeout_ms=timeout_ms,
     )
     settings = {"load_of": no_origin} | settings
-    shared = {"store": store, "datasets": by_name, "clock": CLOCK, "random": random}
+    shared: dict[str, Any] = {
+        "store": store,
+        "datasets": by_name,
+        "clock": CLOCK,
+        "random": random,
+    }
     refresher = Refresher(load_of=settings["load_of"], signals=signals, **shared)
     client = CacheClient(refresher=refresher, signals=signals, **shared, **settings)
     try:

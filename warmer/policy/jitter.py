@@ -14,7 +14,7 @@ class Windows(NamedTuple):
     error_ms: int
 
 
-def windows(dataset: Dataset, negative: bool, random: Random) -> Windows:  # noqa: FBT001 - a value of the load, not a mode
+def windows(dataset: Dataset, *, negative: bool, random: Random) -> Windows:
     """Return the jittered windows of a load.
 
     A negative entry has a short window of its own, and no stale ones: a thing that
