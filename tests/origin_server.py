@@ -102,7 +102,6 @@ class OriginServer:
         self._replies: dict[str, deque[Reply]] = {}
         self._gate = asyncio.Event()
         self._gate.set()
-        self._changed = asyncio.Condition()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.port = 0
@@ -154,9 +153,9 @@ class OriginServer:
         await self.until(lambda: self.running == running)
 
     async def until(self, happened: Callable[[], bool]) -> None:
-        """Return once it has; looked at whenever a request or a connection comes or goes."""
-        async with self._changed:
-            await self._changed.wait_for(happened)
+        """Return once it has."""
+        while not happened():
+            await _CLOCK.sleep(0.002)
 
     # --- serving ----------------------------------------------------------------------
 
@@ -177,7 +176,6 @@ class OriginServer:
             self._tasks.discard(task)
             self.open_connections -= 1
             writer.transport.abort()
-            await self._tell()
 
     async def _serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, number: int
@@ -193,7 +191,6 @@ class OriginServer:
             self.requests.append(seen)
             self.running += 1
             self.max_running = max(self.max_running, self.running)
-            await self._tell()
             # A client that goes away ends its request: nothing runs for nobody.
             next_byte = asyncio.create_task(reader.read(1))
             answering = asyncio.create_task(self._answer(seen, writer))
@@ -208,8 +205,7 @@ class OriginServer:
                 results = await asyncio.gather(
                     next_byte, answering, return_exceptions=True
                 )
-                await self._tell()
-            if results[1] is not True:
+                if results[1] is not True:
                 return
             early = results[0] if isinstance(results[0], bytes) else b""
 
@@ -243,10 +239,6 @@ class OriginServer:
         if replies is None:
             return Reply(status=404)
         return replies.popleft() if len(replies) > 1 else replies[0]
-
-    async def _tell(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
 
 
 def _seen(head: bytes, connection: int) -> Seen:

@@ -1,10 +1,13 @@
-"""A store that lets a test stand at every call: see it, hold it, or make it fail."""
+"""Stores for tests: the reference or a real server's, and one to stand in the way of."""
 
+import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TypeVar
 
+from tests.servers import ServerProcess
+from warmer.clock import SystemClock
 from warmer.model.entry import Entry
 from warmer.model.key import Key
 from warmer.model.lease import Lease
@@ -15,6 +18,9 @@ from warmer.model.outcome import (
     ReleaseReply,
     RenewReply,
 )
+from warmer.signals import Counters
+from warmer.store.connections import Endpoint, connect
+from warmer.store.keyspace import Keyspace
 from warmer.store.port import (
     CacheStore,
     Claim,
@@ -23,8 +29,45 @@ from warmer.store.port import (
     Publication,
     Waiter,
 )
+from warmer.store.read_lane import ReadLane
+from warmer.store.redis_store import RedisStore
+from warmer.store.reference import ReferenceStore
+from warmer.store.wakeups import Wakeups
 
 T = TypeVar("T")
+
+TIMEOUT_MS = 2_000
+"""Generous: a busy machine must not decide what a test says."""
+
+
+@asynccontextmanager
+async def store_on(server: ServerProcess | None) -> AsyncIterator[CacheStore]:
+    """A process's store on this server, or the reference in memory; real time in both."""
+    clock = SystemClock()
+    if server is None:
+        yield ReferenceStore(clock.now_ms)
+        return
+    redis = connect(Endpoint(server.url, timeout_ms=TIMEOUT_MS))
+    lane = ReadLane(redis, timeout_ms=TIMEOUT_MS)
+    wakeups = Wakeups(redis, clock=clock)
+    store = RedisStore(
+        redis,
+        keyspace=Keyspace(),
+        lane=lane,
+        wakeups=wakeups,
+        clock=clock,
+        signals=Counters(),
+        timeout_ms=TIMEOUT_MS,
+    )
+    try:
+        await store.start()
+        yield store
+    finally:
+        await store.aclose()
+        await wakeups.aclose()
+        await lane.aclose()
+        await redis.aclose()
+
 
 Visit = Callable[[str], Awaitable[None]]
 """Awaited at `claim:before` (not sent), `claim:after` (carried out, reply not seen), …"""
@@ -81,3 +124,15 @@ class WatchedStore:
         reply = await call
         await self.visit(f"{name}:after")
         return reply
+
+
+LANES = ("CallLane.", "ReadLane.", "Wakeups.")
+
+
+def tasks_left() -> list[str]:
+    """What runs besides the caller and the lanes, which belong to the process."""
+    return [
+        repr(task)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}
+        if not getattr(task.get_coro(), "__qualname__", "").startswith(LANES)
+    ]

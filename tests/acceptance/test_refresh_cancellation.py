@@ -9,7 +9,7 @@ import pytest
 from typing_extensions import override
 
 from tests.datasets import product
-from tests.stores import WatchedStore
+from tests.stores import WatchedStore, tasks_left
 from warmer.clock import SystemClock
 from warmer.errors import OriginUnavailable
 from warmer.model.entry import encode_value
@@ -19,17 +19,11 @@ from warmer.model.version import Versions
 from warmer.refresh import Load, Refresher, RefreshRequest
 from warmer.signals import Counters
 from warmer.store.port import CacheStore, Claim
-from warmer.store.reference import ReferenceStore
 
 CLOCK = SystemClock()
 PRODUCT = product(lease_ms=60)
 KEY = PRODUCT.key({"id": 42})
 VALUE = Loaded(encode_value("value", compress_above=None), {}, load_ms=1)
-
-
-@pytest.fixture
-def server() -> CacheStore:
-    return ReferenceStore(CLOCK.now_ms)
 
 
 @pytest.fixture(autouse=True)
@@ -52,11 +46,11 @@ def refresher(store: CacheStore, load: Load) -> Refresher:
     )
 
 
-async def assert_nothing_left(server: CacheStore, key: Key = KEY) -> None:
-    family = await server.inspect(key)
+async def assert_nothing_left(a_store: CacheStore, key: Key = KEY) -> None:
+    family = await a_store.inspect(key)
     assert family.lease_token is None
     assert family.guard.get("owner", "") == ""
-    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert tasks_left() == []
 
 
 async def some_turns(count: int = 5) -> None:
@@ -95,7 +89,7 @@ class Stop:
     ],
 )
 async def test_cancelled_at_any_call_it_leaves_no_lease_and_no_task(
-    server: CacheStore, point: str, answer: str, cancels: int
+    a_store: CacheStore, point: str, answer: str, cancels: int
 ) -> None:
     """R-LSE-2, R-FLT-1: a call on its way ends first, since only its reply tells the state."""
     stop = Stop(point)
@@ -110,7 +104,7 @@ async def test_cancelled_at_any_call_it_leaves_no_lease_and_no_task(
         return VALUE
 
     refresh = asyncio.create_task(
-        refresher(WatchedStore(server, stop.visit), load).run(RefreshRequest(KEY))
+        refresher(WatchedStore(a_store, stop.visit), load).run(RefreshRequest(KEY))
     )
     await stop.reached.wait()
     for _ in range(cancels):
@@ -120,12 +114,12 @@ async def test_cancelled_at_any_call_it_leaves_no_lease_and_no_task(
     with pytest.raises(asyncio.CancelledError):
         await refresh
 
-    await assert_nothing_left(server)
+    await assert_nothing_left(a_store)
 
 
 @pytest.mark.parametrize("answer", ["value", "error"])
 async def test_cancelled_at_any_turn_of_the_loop_it_leaves_no_lease_and_no_task(
-    server: CacheStore, answer: str
+    a_store: CacheStore, answer: str
 ) -> None:
     """R-LSE-2: every await there is, counted out, until one refresh runs to its end."""
 
@@ -141,14 +135,14 @@ async def test_cancelled_at_any_turn_of_the_loop_it_leaves_no_lease_and_no_task(
     for turn in range(200):
         key = PRODUCT.key({"id": turn})
         refresh = asyncio.create_task(
-            refresher(WatchedStore(server, turns), load).run(RefreshRequest(key))
+            refresher(WatchedStore(a_store, turns), load).run(RefreshRequest(key))
         )
         await some_turns(turn)
         refresh.cancel()
         try:
             outcome = await refresh
         except asyncio.CancelledError:
-            await assert_nothing_left(server, key)
+            await assert_nothing_left(a_store, key)
             continue
         assert isinstance(outcome, Published | LoadFailed)
         assert turn > 10
@@ -157,7 +151,7 @@ async def test_cancelled_at_any_turn_of_the_loop_it_leaves_no_lease_and_no_task(
 
 
 async def test_cancelled_again_while_it_gives_the_lease_back_it_still_does(
-    server: CacheStore,
+    a_store: CacheStore,
 ) -> None:
     """R-LSE-2: an impatient caller leaves no lease either."""
     loading, releasing = Stop("load"), Stop("release:before")
@@ -167,7 +161,7 @@ async def test_cancelled_again_while_it_gives_the_lease_back_it_still_does(
         return VALUE
 
     refresh = asyncio.create_task(
-        refresher(WatchedStore(server, releasing.visit), load).run(RefreshRequest(KEY))
+        refresher(WatchedStore(a_store, releasing.visit), load).run(RefreshRequest(KEY))
     )
     await loading.reached.wait()
     refresh.cancel()
@@ -178,7 +172,7 @@ async def test_cancelled_again_while_it_gives_the_lease_back_it_still_does(
     with pytest.raises(asyncio.CancelledError):
         await refresh
 
-    await assert_nothing_left(server)
+    await assert_nothing_left(a_store)
 
 
 class Wire(WatchedStore):
@@ -190,7 +184,7 @@ class Wire(WatchedStore):
 
 
 async def test_giving_a_lease_back_never_overtakes_its_claim(
-    server: CacheStore,
+    a_store: CacheStore,
 ) -> None:
     """R-LSE-2: on another connection it could, and the lease would stay."""
     stop = Stop("claim:before")
@@ -199,7 +193,7 @@ async def test_giving_a_lease_back_never_overtakes_its_claim(
         return VALUE
 
     refresh = asyncio.create_task(
-        refresher(Wire(server, stop.visit), load).run(RefreshRequest(KEY))
+        refresher(Wire(a_store, stop.visit), load).run(RefreshRequest(KEY))
     )
     await stop.reached.wait()
     refresh.cancel()
@@ -209,11 +203,11 @@ async def test_giving_a_lease_back_never_overtakes_its_claim(
         await refresh
     await some_turns()
 
-    await assert_nothing_left(server)
+    await assert_nothing_left(a_store)
 
 
 async def test_a_stopped_load_is_waited_for_until_it_has_cleaned_up(
-    server: CacheStore,
+    a_store: CacheStore,
 ) -> None:
     """R-FLT-1: what it holds (a connection, a permit) is back when the caller goes on."""
     stop = Stop("load")
@@ -228,18 +222,18 @@ async def test_a_stopped_load_is_waited_for_until_it_has_cleaned_up(
             cleaned_up = True
         return VALUE
 
-    refresh = asyncio.create_task(refresher(server, load).run(RefreshRequest(KEY)))
+    refresh = asyncio.create_task(refresher(a_store, load).run(RefreshRequest(KEY)))
     await stop.reached.wait()
     refresh.cancel()
     with pytest.raises(asyncio.CancelledError):
         await refresh
 
     assert cleaned_up
-    await assert_nothing_left(server)
+    await assert_nothing_left(a_store)
 
 
 async def test_a_cancelled_refresh_does_not_count_as_a_failed_load(
-    server: CacheStore,
+    a_store: CacheStore,
 ) -> None:
     """R-ADM-4: the origin did nothing wrong, so nobody waits for it."""
     stop = Stop("load")
@@ -248,18 +242,18 @@ async def test_a_cancelled_refresh_does_not_count_as_a_failed_load(
         await stop.visit("load")
         return VALUE
 
-    refresh = asyncio.create_task(refresher(server, load).run(RefreshRequest(KEY)))
+    refresh = asyncio.create_task(refresher(a_store, load).run(RefreshRequest(KEY)))
     await stop.reached.wait()
     refresh.cancel()
     with pytest.raises(asyncio.CancelledError):
         await refresh
     stop.go_on.set()
 
-    assert await refresher(server, load).run(RefreshRequest(KEY)) == Published(VALUE)
+    assert await refresher(a_store, load).run(RefreshRequest(KEY)) == Published(VALUE)
 
 
 async def test_a_timeout_around_a_refresh_is_the_callers_own(
-    server: CacheStore,
+    a_store: CacheStore,
 ) -> None:
     """R-FLT-2: asyncio.timeout sees its own cancellation come back."""
     never = asyncio.Event()
@@ -270,6 +264,6 @@ async def test_a_timeout_around_a_refresh_is_the_callers_own(
 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.02):
-            await refresher(server, load).run(RefreshRequest(KEY))
+            await refresher(a_store, load).run(RefreshRequest(KEY))
 
-    await assert_nothing_left(server)
+    await assert_nothing_left(a_store)

@@ -54,6 +54,7 @@ class Origin:
     def __init__(self, target: OriginTarget, *, clock: Clock, signals: Signals) -> None:
         self._target = target
         self._address = Address.of(target.base_url)
+        self._paths: dict[str, PathTemplate] = {}
         self._clock = clock
         self._signals = signals
         self.limit = LoadLimit(
@@ -77,14 +78,23 @@ class Origin:
 
     def load_of(self, dataset: Dataset) -> Load:
         """Return the load of one dataset; raises ConfigError if its path cannot be one."""
-        if dataset.path is None:
-            raise ConfigError(f"dataset {dataset.name!r}: an origin needs a path")
-        path = PathTemplate(dataset.path, dataset.template.names, self._address)
+        path = self._path_of(dataset)
 
         async def load(key: Key, _floors: Versions) -> Loaded:
             return await self._load(dataset, path, key)
 
         return load
+
+    def _path_of(self, dataset: Dataset) -> PathTemplate:
+        if dataset.path is None:
+            raise ConfigError(f"dataset {dataset.name!r}: an origin needs a path")
+        # Kept, because a load is asked for anew with every read that is not fresh; bounded
+        # by the paths that are configured.
+        path = self._paths.get(dataset.path)
+        if path is None:
+            path = PathTemplate(dataset.path, dataset.template.names, self._address)
+            self._paths[dataset.path] = path
+        return path
 
     async def aclose(self) -> None:
         """Close the connections."""
