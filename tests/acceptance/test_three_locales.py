@@ -14,6 +14,7 @@ from warmer.model.dataset import Datasets
 from warmer.model.dataset_config import configuration_of
 from warmer.model.event import PurgeMode
 from warmer.model.key import Key
+from warmer.model.version import SourceVersion
 from warmer.ops.demo.admin import OriginAdmin
 from warmer.ops.demo.household import Household
 from warmer.ops.demo.reads import Ask, failed, states
@@ -47,12 +48,13 @@ class Fleet:
             assert self.server.command("DEL", key.text) == 1
 
     async def make_stale(self) -> None:
+        change = await self.origin.retitle(1, "One")
         dataset = self.datasets["notes"]
         for ask in LISTS:
             invalidation = Invalidation(
                 key=dataset.key(ask.parts),
                 scope="shop-db/note:1",
-                version=None,
+                version=SourceVersion.of("shop-db", change.lsn),
                 mode=PurgeMode.SOFT,
                 stale_ms=dataset.stale_ms,
                 error_ms=dataset.error_ms,
