@@ -71,8 +71,9 @@ async def run_worker(source: Configured) -> int:
     configuration = configured(source)
     # Before arq's worker is made: Sentry's integration wraps the jobs as it is made.
     report = telemetry.start(configuration.settings.sentry, clock=SystemClock())
-    # Its lines hold the arguments of jobs.
+    # Its lines hold the arguments of jobs; and httpx has one for every load.
     logging.getLogger("arq.worker").setLevel(logging.ERROR)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
         async with open_worker_parts(configuration) as parts:
             await Process(parts, report, Notifier()).run()
