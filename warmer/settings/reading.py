@@ -8,6 +8,10 @@ errors; each names where it stands, its TOML path, and what is allowed. No value
 secret is repeated in a message.
 Does not hold: that names in templates agree with each other. `warmer.model.dataset_config`
 asks that.
+
+Not pydantic-settings: it passes over a missing file, a mistyped variable and a credential
+without the prefix in silence, cannot say where a value was read, and costs every command
+the time of its import.
 """
 
 import difflib
