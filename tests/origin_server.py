@@ -205,7 +205,7 @@ class OriginServer:
                 results = await asyncio.gather(
                     next_byte, answering, return_exceptions=True
                 )
-                if results[1] is not True:
+            if results[1] is not True:
                 return
             early = results[0] if isinstance(results[0], bytes) else b""
 
