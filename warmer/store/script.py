@@ -35,13 +35,14 @@ class Call:
     arguments: tuple[Argument, ...]
 
     def words(self) -> tuple[Argument, ...]:
-        """Return the command."""
-        return (
-            "EVALSHA",
-            self.script.sha,
-            len(self.script.keys),
-            *self.arguments,
-        )
+        """Return the command, for a server that knows the script."""
+        script = self.script
+        return ("EVALSHA", script.sha, len(script.keys), *self.arguments)
+
+    def words_in_full(self) -> tuple[Argument, ...]:
+        """Return the command, for a server that does not; it will then."""
+        script = self.script
+        return ("EVAL", script.text, len(script.keys), *self.arguments)
 
 
 Command: TypeAlias = Call | tuple[Argument, ...]
@@ -85,35 +86,32 @@ async def run(redis: Redis, call: Call) -> Reply:
 async def pipelined(redis: Redis, commands: Sequence[Command]) -> list[Reply]:
     """Return the replies of `commands`, sent together; errors among them are values.
 
-    Calls whose script the server does not have are sent again behind the script: after
-    the other commands, therefore, and not in between.
+    Calls whose script the server does not have are sent again with its text: after the
+    other commands, therefore, and not in between.
     """
-    replies = await _send(redis, commands)
-    unknown = [
-        at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)
-    ]
-    if not unknown:
-        return replies
-    again = [commands[at] for at in unknown]
-    scripts = {call.script for call in again if isinstance(call, Call)}
-    loads = [("SCRIPT LOAD", script.text) for script in scripts]
-    answers = await _send(redis, [*loads, *again])
-    for at, answer in zip(unknown, answers[len(loads) :], strict=True):
-        replies[at] = answer
-    for refusal in answers[: len(loads)]:
-        if isinstance(refusal, ResponseError):
-            # Why it could not be loaded says more than that it is not there.
-            for at in unknown:
-                replies[at] = refusal
+    replies = await _send(redis, [_words(command) for command in commands])
+    unknown = {
+        at: command.words_in_full()
+        for at, (command, reply) in enumerate(zip(commands, replies, strict=True))
+        if isinstance(reply, NoScriptError) and isinstance(command, Call)
+    }
+    if unknown:
+        # Not SCRIPT LOAD and EVALSHA: a flush may come between the two.
+        answers = await _send(redis, list(unknown.values()))
+        for at, answer in zip(unknown, answers, strict=True):
+            replies[at] = answer
     return replies
 
 
-async def _send(redis: Redis, commands: Sequence[Command]) -> list[Reply]:
+async def _send(redis: Redis, commands: Sequence[tuple[Argument, ...]]) -> list[Reply]:
     pipeline = redis.pipeline(transaction=False)
-    for command in commands:
-        words = command.words() if isinstance(command, Call) else command
+    for words in commands:
         pipeline.execute_command(*words)
     return cast("list[Reply]", await pipeline.execute(raise_on_error=False))
+
+
+def _words(command: Command) -> tuple[Argument, ...]:
+    return command.words() if isinstance(command, Call) else command
 
 
 def _split(names: str) -> tuple[str, ...]:

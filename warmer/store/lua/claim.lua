@@ -148,7 +148,6 @@ for scope, version in pairs(wanted_versions) do
     end
     if higher then raise(scope, version) end -- [claim.raise]
 end
-if raised then redis.call("HSET", guard, "purged_at", digits(now)) end -- [claim.settle]
 if raised then
     keep_guard(now + guard_ms)
 end
