@@ -16,6 +16,7 @@ import orjson
 from warmer.errors import BadEvent
 from warmer.model.due import DueKey, Lane, Taken, TakenKey, Unfinished, member_of
 from warmer.model.job import QueuedJob
+from warmer.model.key import Key
 from warmer.model.version import Versions, decode_vector, encode_vector
 from warmer.store.control_link import ControlLink
 from warmer.store.keyspace import WANTED, doing, due, wake
@@ -51,6 +52,19 @@ class Depth:
     ready: int
     doing: int
     oldest_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one key stands. `working`: taken by a worker, and due again `due_in_ms` from now.
+
+    `due_in_ms` is negative for a key that has been waiting. `attempts`: failed so far.
+    """
+
+    lane: Lane
+    working: bool
+    due_in_ms: int
+    attempts: int
 
 
 class DueSet:
@@ -155,6 +169,23 @@ class DueSet:
             "job_ms": job.expires_ms,
             "wake_ms": WAKE_MS,
         }
+
+    async def find(self, key: Key) -> Place | None:
+        """Return where the key stands, None if it is not due."""
+        member = member_of(key)
+        places = [(lane, working) for lane in Lane for working in (True, False)]
+        seconds, micros = await self._link.ask(self._link.redis.time())
+        async with self._link.redis.pipeline(transaction=False) as pipe:
+            for lane, working in places:
+                pipe.zscore(doing(lane) if working else due(lane), member)
+            pipe.hget(WANTED, member)
+            *scores, stored = await self._link.ask(pipe.execute())
+        attempts = int(orjson.loads(stored)["attempts"]) if stored else 0
+        now = seconds * 1000 + micros // 1000
+        for (lane, working), score in zip(places, scores, strict=True):
+            if score is not None:
+                return Place(lane, working, int(score) - now, attempts)
+        return None
 
     async def depth(self, lane: Lane) -> Depth:
         """Count a lane."""
