@@ -7,6 +7,7 @@ server's clock, except `at_ms` of an event: the control server's, when it was ap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any
 
 from warmer.model.dataset import Dataset
@@ -21,6 +22,7 @@ from warmer.model.version import (
     source_of,
     version_for,
 )
+from warmer.store.due_set import Place
 from warmer.store.port import Family
 
 
@@ -59,16 +61,37 @@ class Guard:
     floors: dict[Scope, Floor]
 
 
+class Standing(StrEnum):
+    """What an event means for the key as it is now."""
+
+    RAISED_FLOOR = "raised_floor"
+    """The floor is at its version: the entry must reach it."""
+    SUPERSEDED = "superseded"
+    """Something newer is known; it changes nothing, whenever it came."""
+    IN_ENTRY = "in_entry"
+    """The entry was loaded with its version, or a newer one."""
+    NOT_APPLIED = "not_applied"
+    """Newer than all that is known of the key: no worker has applied it yet."""
+    UNVERSIONED = "unversioned"
+    """It has no version, so that what is stored does not tell."""
+
+
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What is known of one key at `now_ms`."""
+    """What is known of one key at `now_ms`.
+
+    `place`: where the key stands in the due set. `control_error`: why `place` and
+    `events` are not known, if they are not.
+    """
 
     dataset: Dataset
     key: Key
     family: Family
     guard: Guard | None
     now_ms: int
-    events: Sequence[SeenEvent]
+    events: Sequence[SeenEvent] = ()
+    place: Place | None = None
+    control_error: str | None = None
 
     @property
     def verdict(self) -> str:
@@ -96,7 +119,7 @@ class Explanation:
             return f"Absent: {self._why_absent()}; {self._next_step()}."
         match self.verdict:
             case "fresh":
-                waiting = self._not_applied(entry)
+                waiting = self._not_applied()
                 but = f"; {waiting}" if waiting else ""
                 return (
                     f"Fresh for {span(entry.fresh_until - now)} more: "
@@ -159,7 +182,7 @@ class Explanation:
         return "its last window ended, or the server evicted it"
 
     def _next_step(self) -> str:
-        now, guard = self.now_ms, self.guard
+        now, guard, place = self.now_ms, self.guard, self.place
         if self.family.lease_token is not None:
             left = self.family.lease_ms
             time = "without an end" if left is None else f"for {span(left)} more"
@@ -170,25 +193,37 @@ class Explanation:
                 f"loading failed {times} and is tried again in "
                 f"{span(guard.retry_at - now)}"
             )
+        if place is not None and not place.working and place.due_in_ms <= 0:
+            return (
+                f"it has been due in lane {place.lane} for {span(-place.due_in_ms)}, "
+                "and no worker has taken it"
+            )
+        if place is not None and not place.working:
+            return f"it is due in lane {place.lane} in {span(place.due_in_ms)}"
         return "the next caller loads it"
 
-    def _not_applied(self, entry: Entry) -> str | None:
-        """An event in the log that is newer than the entry and than every floor."""
-        versions = readable_versions(entry)
-        floors = self.guard.floors if self.guard else {}
+    def _not_applied(self) -> str | None:
         for seen in self.events:
-            version = seen.event.version
-            for entity in seen.event.entities if version else ():
-                scope = f"{seen.event.source}/{entity}"
-                if version is None or not depends(self.dataset, self.key, scope):
-                    continue
-                floor = floors.get(scope)
-                known = [version_for(scope, versions), floor.version if floor else None]
-                if any(_reached(one, version) for one in known):
-                    continue
+            if self.standing(seen.event) is Standing.NOT_APPLIED:
                 at = clock_time(seen.at_ms)
                 return f"event {seen.event.id} of {at} is in the log and not applied"
         return None
+
+    def standing(self, event: Event) -> Standing:
+        """Return what the event means for this key now."""
+        if event.version is None:
+            return Standing.UNVERSIONED
+        entry = self.family.entry
+        versions = readable_versions(entry) if entry else {}
+        floors = self.guard.floors if self.guard else {}
+        standings = [
+            _standing(event.version, floors.get(scope), version_for(scope, versions))
+            for scope in (f"{event.source}/{entity}" for entity in event.entities)
+            if depends(self.dataset, self.key, scope)
+        ]
+        # What is still to be done is said before what has been.
+        order = (Standing.NOT_APPLIED, Standing.RAISED_FLOOR, Standing.IN_ENTRY)
+        return next((one for one in order if one in standings), Standing.SUPERSEDED)
 
     def _event_of(self, scope: Scope, version: SourceVersion) -> SeenEvent | None:
         return next(
@@ -221,7 +256,12 @@ class Explanation:
             if family.lease_token is None
             else {"token": family.lease_token, "ends_in_ms": family.lease_ms},
             "guard": guard and _guard_json(guard, now, family.guard_ms),
-            "events": [_event_json(seen) for seen in self.events],
+            "due": self.place and _place_json(self.place),
+            "events": [
+                {**_event_json(seen), "standing": self.standing(seen.event).value}
+                for seen in self.events
+            ],
+            "control_error": self.control_error,
         }
 
 
@@ -295,6 +335,17 @@ def versions_json(versions: Versions) -> dict[str, dict[str, object]]:
     return {scope: _version_json(version) for scope, version in versions.items()}
 
 
+def _standing(
+    version: SourceVersion, floor: Floor | None, loaded: SourceVersion | None
+) -> Standing:
+    to_floor = version.compare(floor.version) if floor else Order.NEWER
+    if to_floor is Order.EQUAL and not _reached(loaded, version):
+        return Standing.RAISED_FLOOR
+    if to_floor is Order.OLDER:
+        return Standing.SUPERSEDED
+    return Standing.IN_ENTRY if _reached(loaded, version) else Standing.NOT_APPLIED
+
+
 def _reached(version: SourceVersion | None, floor: SourceVersion) -> bool:
     return version is not None and version.compare(floor) in {Order.EQUAL, Order.NEWER}
 
@@ -338,6 +389,15 @@ def _guard_json(guard: Guard, now: int, ends_in_ms: int | None) -> dict[str, obj
             scope: {**_version_json(floor.version), "raised": floor.raised}
             for scope, floor in guard.floors.items()
         },
+    }
+
+
+def _place_json(place: Place) -> dict[str, object]:
+    return {
+        "lane": place.lane.value,
+        "working": place.working,
+        "due_in_ms": place.due_in_ms,
+        "attempts": place.attempts,
     }
 
 

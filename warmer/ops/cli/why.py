@@ -2,12 +2,12 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import click
 
 from warmer.clock import SystemClock
-from warmer.errors import BadEvent
+from warmer.errors import BadEvent, StoreError
 from warmer.ingest.event_log import decode
 from warmer.model.dataset import Dataset
 from warmer.model.dataset_config import Configuration, configure
@@ -45,16 +45,21 @@ LETTERS_SHOWN = 5
 def why(words: tuple[str, ...], file: str | None, *, as_json: bool) -> int:
     r"""Say why a key is fresh, stale or absent, and what is stored for it.
 
-    One sentence first; then entry, lease, guard, the newest events of its entities, and
-    dead letters about it. Times are relative to the cache server's clock.
+    One sentence first; then entry, lease, guard, its place in the due set, the newest
+    events of its entities and what each means for it, and dead letters about it. Windows
+    are told by the cache server's clock. Without a control server, what depends on it is
+    left out.
 
     \b
     JSON: {"key", "dataset", "schema_version", "parts", "now_ms",
            "verdict": "fresh" | "stale" | "error_only" | "expired" | "absent" | "unreadable",
            "because": the sentence, "entry": {…} or null, "entry_refused": str or null,
            "lease": {"token", "ends_in_ms"} or null, "guard": {…} or null,
-           "events": [{"id", "log_id", "at_ms", "source", "entities", "version", "mode"}],
-           "dead_letters": [{"id", "kind", "reason", …}]}
+           "due": {"lane", "working", "due_in_ms", "attempts"} or null,
+           "events": [{"id", "log_id", "at_ms", "source", "entities", "version", "mode",
+                       "standing": "raised_floor" | "superseded" | "in_entry" |
+                                   "not_applied" | "unversioned"}],
+           "dead_letters": [{"id", "kind", "reason", …}], "control_error": str or null}
     """
     configuration = configure(file)
     dataset, key = key_named(configuration.datasets, words)
@@ -83,16 +88,19 @@ async def _gather(configuration: Configuration, dataset: Dataset, key: Key) -> _
     ):
         await store.start()
         family = await store.inspect(key)
-        now_ms = store.now_ms()
         explanation = Explanation(
-            dataset=dataset,
-            key=key,
-            family=family,
-            guard=guard_of(family.guard),
-            now_ms=now_ms,
-            events=await _events(control, dataset, key),
+            dataset, key, family, guard_of(family.guard), store.now_ms()
         )
-        return _Found(explanation, await _letters(control, dataset, key))
+        try:
+            explanation = replace(
+                explanation,
+                events=await _events(control, dataset, key),
+                place=await control.due.find(key),
+            )
+            return _Found(explanation, await _letters(control, dataset, key))
+        except StoreError as exc:
+            # What the cache server holds answers most questions by itself.
+            return _Found(replace(explanation, control_error=str(exc)), ())
 
 
 async def _events(
@@ -153,6 +161,10 @@ def _lines(found: _Found) -> Iterator[str]:
     yield from _entry_lines(explanation)
     yield from _lease_lines(explanation)
     yield from _guard_lines(explanation)
+    if explanation.control_error is not None:
+        yield _row("control", explanation.control_error)
+        return
+    yield from _due_lines(explanation)
     yield from _event_lines(explanation)
     for letter in found.letters:
         yield _row("dead letter", f"{letter.id}: {letter.fields.get('reason', '')}")
@@ -216,6 +228,21 @@ def _guard_lines(explanation: Explanation) -> Iterator[str]:
         yield _row("", f"floor {scope} = {written(floor.version)}")
 
 
+def _due_lines(explanation: Explanation) -> Iterator[str]:
+    place = explanation.place
+    if place is None:
+        yield _row("due", "no")
+        return
+    if place.working:
+        when = f"taken by a worker, and due again in {span(place.due_in_ms)}"
+    elif place.due_in_ms > 0:
+        when = f"in {span(place.due_in_ms)}"
+    else:
+        when = f"for {span(-place.due_in_ms)}"
+    failed = f", {place.attempts} failed" if place.attempts else ""
+    yield _row("due", f"lane {place.lane}, {when}{failed}")
+
+
 def _event_lines(explanation: Explanation) -> Iterator[str]:
 
     if not explanation.events:
@@ -227,5 +254,6 @@ def _event_lines(explanation: Explanation) -> Iterator[str]:
         entities = " ".join(event.entities[:3]) + " …" * (len(event.entities) > 3)  # noqa: PLR2004 - a line
         yield _row(
             "" if at else "events",
-            f"{clock_time(seen.at_ms)} {event.id}: {event.source} {entities}{version}{mode}",
+            f"{clock_time(seen.at_ms)} {event.id}: {event.source} {entities}{version}"
+            f"{mode}, {explanation.standing(event).value.replace('_', ' ')}",
         )

@@ -44,8 +44,9 @@ async def stampede(stage: Stage) -> Stampede:
         distinct_keys=len(asks),
         origin_loads=sum(after.since(before).values()),
         failed=failed(reads),
-        last_answer_s=max(read.ended for read in reads)
-        - min(read.began for read in reads),
+        last_answer_s=_seconds(
+            min(read.began for read in reads), max(read.ended for read in reads)
+        ),
         states=states(reads),
     )
 
@@ -64,7 +65,7 @@ async def update(stage: Stage) -> Update:
     newest = dict.fromkeys(range(len(asks)), change.lsn)
     fresh = fresh_at(reads, newest)
     return Update(
-        seconds_to_fresh=None if fresh is None else fresh - committed,
+        seconds_to_fresh=None if fresh is None else _seconds(committed, fresh),
         stale_reads_after_fresh=older_after_fresh(reads, newest),
         keys=len(asks),
         origin_loads=sum(after.since(before).values()),
@@ -138,7 +139,7 @@ async def invalidated_during_load(stage: Stage) -> InvalidatedDuringLoad:
             read.version < change.lsn and read.state in _CURRENT
             for read in _since(reads, applied)
         ),
-        seconds_to_fresh=None if fresh is None else fresh - applied,
+        seconds_to_fresh=None if fresh is None else _seconds(applied, fresh),
         origin_loads=sum(after.since(before).values()),
         failed=failed([*reads, *final]),
         states=states(_since(reads, applied)),
@@ -161,3 +162,7 @@ def _product(number: int, locale: str) -> Ask:
 
 def _since(reads: Sequence[Read], instant: float) -> list[Read]:
     return [read for read in reads if read.began >= instant]
+
+
+def _seconds(since: float, until: float) -> float:
+    return round(until - since, 3)

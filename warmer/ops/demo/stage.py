@@ -233,7 +233,6 @@ def demo_config(
 @asynccontextmanager
 async def set_up(house: Household, clock: Clock) -> AsyncIterator[Stage]:
     """Start everything, and give it when all of it is ready."""
-    cache_url = await start_valkey(house, clock)
     origin = await house.start_module(
         "origin",
         "warmer.ops.demo.origin",
@@ -241,6 +240,7 @@ async def set_up(house: Household, clock: Clock) -> AsyncIterator[Stage]:
         *("--limit", str(ORIGIN_LIMIT)),
         *("--query-ms", str(QUERY_MS)),
     )
+    cache_url = await start_valkey(house, clock)
     origin_url = await origin.line()
     template = (application_folder() / "config" / "demo.toml").read_text()
     config = house.directory / "demo.toml"

@@ -5,7 +5,6 @@ from typing import IO
 
 from rich.console import Console
 from rich.status import Status
-from rich.table import Table
 from rich.text import Text
 
 from warmer.ops.demo.findings import (
@@ -48,12 +47,8 @@ class Teller:
         self._console.print()
         self._console.print(Text(f"{self._told}. {title}", style="bold"))
         self._console.print(Text(f"   {plot}", style="dim"))
-        table = Table.grid(padding=(0, 2))
-        table.add_column(min_width=14)
-        table.add_column()
         for name, text in _measured(scene):
-            table.add_row(Text(f"   {name}", style="cyan"), text)
-        self._console.print(table)
+            self._console.print(Text(f"   {name:<16}", style="cyan"), text, sep="")
         for promise in scene.promises():
             self._console.print(_verdict(promise))
 
