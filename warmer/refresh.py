@@ -10,6 +10,7 @@ A load that swallows its cancellation is waited for.
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
@@ -53,6 +54,8 @@ from warmer.policy.backoff import retry_ms
 from warmer.policy.jitter import windows
 from warmer.signals import Signals
 from warmer.store.port import CacheStore, Claim, Publication
+
+log = logging.getLogger("warmer.refresh")
 
 RETRY_BASE_MS = 250
 """Bound of the first wait after a failed load; doubles with each failure in a row."""
@@ -159,7 +162,9 @@ class Refresher:
         else:
             # A publish that was cut off may be carried out or not; only its reply tells.
             outcome = await uninterrupted(self._settle(dataset, key, lease, loaded))
-        self._signals.count("refreshes", dataset.name, word(outcome))
+        name = word(outcome)
+        self._signals.count("refreshes", dataset.name, name)
+        log.debug("refresh_%s key=%s token=%s", name, key.text, lease.token)
         return outcome
 
     # --- loading ----------------------------------------------------------------------
@@ -176,9 +181,11 @@ class Refresher:
         renew_every_s = dataset.lease_ms / 3 / 1000
         loading = asyncio.create_task(_bounded(load, key, lease.floors, within_ms))
         try:
-            while not loading.done():
+            while True:
                 await asyncio.wait((loading,), timeout=renew_every_s)
-                if not loading.done() and await self._lost(dataset, lease):
+                if loading.done():
+                    break
+                if await self._lost(dataset, lease) and not loading.done():
                     return LeaseLost()
         finally:
             if not loading.done():

@@ -307,6 +307,37 @@ async def test_an_owner_that_learns_its_lease_is_lost_stops_loading(
     assert fleet.signals.total("releases", "product", "foreign") == 1
 
 
+async def test_what_was_loaded_when_the_lease_was_found_lost_is_not_thrown_away(
+    fleet: Fleet,
+) -> None:
+    """R-LSE-4: nobody else has claimed, so it is published after all."""
+    short = product(lease_ms=90)
+    origin = Origin(row(42))
+    origin.gate.clear()
+    renewing, gone = asyncio.Event(), asyncio.Event()
+
+    async def visit(point: str) -> None:
+        if point == "renew:before":
+            renewing.set()
+            await gone.wait()
+
+    refresh = asyncio.create_task(
+        fleet.refresher(
+            origin.load, dataset=short, store=WatchedStore(fleet.store, visit)
+        ).run(REQUEST)
+    )
+    await renewing.wait()
+    await fleet.lease_is_gone()
+    origin.gate.set()
+    for _ in range(5):
+        await CLOCK.sleep(0)
+    gone.set()
+
+    assert await refresh == Published(row(42))
+    assert fleet.signals.total("leases_lost", "product") == 1
+    await fleet.assert_nothing_left()
+
+
 # --- failures -------------------------------------------------------------------------
 
 
