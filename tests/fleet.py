@@ -45,7 +45,7 @@ drain_timeout = "{drain}"
 retry_base = "100ms"
 retry_cap = "1s"
 max_tries = {max_tries}
-{lanes}
+lanes = {lanes}
 
 [datasets.product]
 key = "product:v{{schema}}:{{id}}"
@@ -69,6 +69,16 @@ header = "X-Version"
 """
 
 
+DEFAULTS = {
+    "concurrency": "32",
+    "max_tries": "10",
+    "load_timeout": "2s",
+    "lease": "4s",
+    "drain": "10s",
+    "lanes": '["now", "warm"]',
+}
+
+
 @dataclass(slots=True)
 class Shop:
     """Rows and their versions; everything around them is real."""
@@ -82,34 +92,22 @@ class Shop:
     versions: dict[int, int] = field(default_factory=dict)
 
     async def worker(
-        self,
-        children: Children,
-        *,
-        concurrency: int = 32,
-        max_tries: int = 10,
-        load_timeout: str = "2s",
-        drain: str = "10s",
-        lanes: str = "",
-        env: dict[str, str] | None = None,
+        self, children: Children, *, env: dict[str, str] | None = None, **changes: str
     ) -> ChildProcess:
         """A worker process that is ready."""
-        number = len(list(self.directory.glob("*.toml")))
-        file = self.directory / f"worker-{number}.toml"
-        file.write_text(
-            CONFIG.format(
-                url=self.url,
-                origin=self.origin.url,
-                concurrency=concurrency,
-                max_tries=max_tries,
-                load_timeout=load_timeout,
-                drain=drain,
-                lease="4s" if load_timeout == "2s" else "40s",
-                lanes=lanes,
-            )
-        )
-        child = children.warmer("worker", "--config", str(file), env=env)
+        child = self.start_worker(children, env=env, **changes)
         await child.line("worker_ready", within_s=20)
         return child
+
+    def start_worker(
+        self, children: Children, *, env: dict[str, str] | None = None, **changes: str
+    ) -> ChildProcess:
+        """A worker process that may not be ready yet; `changes` are those of `DEFAULTS`."""
+        number = len(list(self.directory.glob("*.toml")))
+        file = self.directory / f"worker-{number}.toml"
+        places = {"url": self.url, "origin": self.origin.url}
+        file.write_text(CONFIG.format(**places, **(DEFAULTS | changes)))
+        return children.warmer("worker", "--config", str(file), env=env)
 
     def write(self, id_: int) -> int:
         """Change row `id_`; return its new version."""

@@ -52,7 +52,7 @@ async def main() -> None:
     with running(ValkeyProcess()) as server, tempfile.TemporaryDirectory() as folder:
         try:
             async with shop_on(server.url, Path(folder), delay_s=ORIGIN_S) as shop:
-                worker = await shop.worker(children, concurrency=64)
+                worker = await shop.worker(children, concurrency="64")
                 waits = sorted(await measure(shop))
                 cpu_s = cpu_seconds(worker.pid)
         finally:

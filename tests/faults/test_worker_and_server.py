@@ -1,0 +1,106 @@
+"""A worker while its server is restarted, emptied, paused, or not there yet."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.fleet import CLOCK, Shop, shop_on
+from tests.processes import Children
+from tests.servers import ServerProcess
+
+MANY = range(200)
+
+
+@pytest.fixture
+async def kept(aof_server: ServerProcess, tmp_path: Path) -> AsyncIterator[Shop]:
+    """A shop on a server that keeps every write through SIGKILL."""
+    async with shop_on(aof_server.url, tmp_path, delay_s=0.01) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def shop(valkey: ServerProcess, tmp_path: Path) -> AsyncIterator[Shop]:
+    valkey.renew()
+    async with shop_on(valkey.url, tmp_path) as opened:
+        yield opened
+
+
+async def test_a_restart_under_load_ends_with_every_changed_key_fresh(
+    kept: Shop, aof_server: ServerProcess, children: Children
+) -> None:
+    """STREAM-9, SCRIPT-1, R-INV-3: killed twice, with its append-only file."""
+    workers = [await kept.worker(children, concurrency="8") for _ in range(2)]
+    for start in (0, 100):
+        await kept.change(*range(start, start + 100))
+        await kept.origin.until(lambda: len(kept.origin.requests) > start)  # noqa: B023
+        await asyncio.to_thread(aof_server.restart)
+
+    await kept.fresh(*MANY)
+    await kept.settled()
+
+    assert [worker.exit_status for worker in workers] == [None, None]
+
+
+@pytest.mark.parametrize("loss", ["FLUSHALL", "XGROUP DESTROY"])
+async def test_a_worker_goes_on_after_its_group_was_lost(
+    shop: Shop, valkey: ServerProcess, children: Children, loss: str
+) -> None:
+    """STREAM-1: the group is made anew, and new events are handled."""
+    worker = await shop.worker(children)
+    await shop.change(1)
+    await shop.fresh(1)
+    valkey.command(loss, *(("warmer:events", "workers") if "GROUP" in loss else ()))
+
+    await shop.change(2)
+
+    await shop.fresh(2, within_s=5)
+    assert worker.exit_status is None
+
+
+async def test_a_server_that_hangs_is_outlived(
+    shop: Shop, valkey: ServerProcess, children: Children
+) -> None:
+    """R-FT-2, FAILOVER-5: longer than every timeout of the worker."""
+    worker = await shop.worker(children)
+    await shop.change(1)
+    await shop.fresh(1)
+    valkey.pause()
+    await CLOCK.sleep(6)
+    valkey.resume()
+
+    await shop.change(1, 2)
+
+    await shop.fresh(1, 2)
+    await shop.settled()
+    assert worker.exit_status is None
+
+
+async def test_a_worker_waits_for_a_server_that_is_not_there_yet(
+    shop: Shop, valkey: ServerProcess, children: Children
+) -> None:
+    """FAILOVER-4, SYSTEMD-14: not ready meanwhile, and no crash."""
+    await asyncio.to_thread(valkey.kill)
+    worker = shop.start_worker(children)
+    await worker.line("control_server_away", within_s=20)
+
+    await asyncio.to_thread(valkey.start)
+
+    await worker.line("worker_ready", within_s=20)
+    await shop.change(1)
+    await shop.fresh(1)
+    assert worker.exit_status is None
+
+
+async def test_a_worker_told_to_stop_while_it_waits_stops(
+    shop: Shop, valkey: ServerProcess, children: Children
+) -> None:
+    """SYSTEMD-5: SIGTERM is obeyed before the first round trip, too."""
+    await asyncio.to_thread(valkey.kill)
+    worker = shop.start_worker(children)
+    await worker.line("control_server_away", within_s=20)
+
+    worker.terminate()
+
+    assert await worker.exited(within_s=10) == 0
