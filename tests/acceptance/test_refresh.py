@@ -8,7 +8,8 @@ from collections import deque
 import pytest
 
 from tests.datasets import SOURCE, product
-from tests.stores import Visit, WatchedStore, tasks_left
+from tests.servers import Servers
+from tests.stores import Visit, WatchedStore, store_on, tasks_left
 from warmer.clock import SystemClock
 from warmer.errors import (
     BadValue,
@@ -17,6 +18,7 @@ from warmer.errors import (
     OriginRefused,
     OriginTimeout,
     OriginUnavailable,
+    StoreRefused,
     StoreTimeout,
 )
 from warmer.model.dataset import Dataset
@@ -574,6 +576,30 @@ async def test_the_caller_gets_what_was_loaded_though_it_could_not_be_stored(
     assert outcome.loaded == row(42)
     assert isinstance(outcome.error, StoreTimeout)
     await fleet.assert_nothing_left()
+
+
+@pytest.mark.parametrize("kind", ["valkey9", "redis7"])
+async def test_a_full_cache_server_keeps_no_lease_and_what_it_has(
+    start_server: Servers, kind: str
+) -> None:
+    """MEMORY-1: the load fills the server; its value is given, the old entry stays."""
+    server = start_server(kind, maxmemory="16mb")
+
+    async def load(_key: Key, _floors: Versions) -> Loaded:
+        await asyncio.to_thread(server.command, "CONFIG", "SET", "maxmemory", "1mb")
+        return row(42)
+
+    async with store_on(server) as store:
+        fleet = Fleet(store)
+        await fleet.refresher(Origin(row(41)).load).run(REQUEST)
+        outcome = await fleet.refresher(load).run(RefreshRequest(KEY, wanted=at(42)))
+
+        assert isinstance(outcome, Unstored)
+        assert isinstance(outcome.error, StoreRefused)
+        assert outcome.error.code == "OOM"
+        assert outcome.loaded == row(42)
+        assert await fleet.stored() == {"version": 41, "text": ""}
+        await fleet.assert_nothing_left()
 
 
 async def test_a_claim_whose_reply_was_lost_leaves_no_lease(fleet: Fleet) -> None:
