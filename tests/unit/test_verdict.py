@@ -1,147 +1,106 @@
-"""What an answer's status and headers mean."""
+"""What becomes of a due key after its refresh."""
+
+from random import Random
 
 import pytest
 
-from warmer.errors import (
-    OriginError,
-    OriginInvalid,
-    OriginRefused,
-    OriginUnavailable,
+from jobs.verdict import Again, Finished, GivenUp, RetryPolicy, judge, unexpected
+from warmer.errors import OriginUnavailable, StoreTimeout
+from warmer.model.entry import NOT_FOUND, Entry
+from warmer.model.outcome import (
+    Cooling,
+    Fenced,
+    Fresh,
+    Held,
+    KeptStale,
+    LeaseLost,
+    Loaded,
+    LoadFailed,
+    Outdated,
+    Published,
+    RefreshOutcome,
+    Unstored,
 )
-from warmer.origin.verdict import Verdict, retry_in_ms, verdict
 
-NOW_MS = 1_800_000_000_000
-"""Fri, 15 Jan 2027 08:00:00 GMT."""
-IN_TWO_MINUTES = "Fri, 15 Jan 2027 08:02:00 GMT"
+POLICY = RetryPolicy(max_tries=3, base_ms=100, cap_ms=1_000)
+LOADED = Loaded(NOT_FOUND, {}, 5)
+ENTRY = Entry(0, 3, 0, 0, 0, 0, 1, 400, b"", b"")
 
 
-def judged(
-    status: int, headers: dict[str, str] | None = None, *, allow_private: bool = False
-) -> Verdict:
-    return verdict(status, headers or {}, allow_private=allow_private, now_ms=NOW_MS)
+def judged(outcome: RefreshOutcome, attempts: int = 0, seed: int = 1) -> object:
+    return judge(outcome, attempts, POLICY, Random(seed))
+
+
+@pytest.mark.parametrize("outcome", [Published(LOADED), Fresh(ENTRY)])
+def test_what_reached_the_wanted_versions_is_finished(outcome: RefreshOutcome) -> None:
+    """R-LSE-5: found fresh is as good as loaded."""
+    assert judged(outcome) == Finished()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_overtaken_load_is_tried_again_at_once_and_blames_nobody(seed: int) -> None:
+    """R-INV-3: kept stale is served, and stays due."""
+    verdict = judged(KeptStale(LOADED), attempts=99, seed=seed)
+
+    assert isinstance(verdict, Again)
+    assert 25 <= verdict.delay_ms <= 50
+    assert not verdict.failed
 
 
 @pytest.mark.parametrize(
-    ("status", "expected"),
+    ("outcome", "delay_ms"),
     [
-        (200, Verdict.VALUE),
-        (203, Verdict.VALUE),
-        (204, Verdict.EMPTY),
-        (205, Verdict.EMPTY),
-        (404, Verdict.NOT_FOUND),
-        (410, Verdict.NOT_FOUND),
-        (301, Verdict.REDIRECT),
-        (302, Verdict.REDIRECT),
-        (303, Verdict.REDIRECT),
-        (307, Verdict.REDIRECT),
-        (308, Verdict.REDIRECT),
+        (Held(5_000, ENTRY), 400),
+        (Held(100, ENTRY), 100),
+        (Held(5_000, None), 250),
+        (Held(1, None), 50),
     ],
 )
-def test_a_status_says_what_the_body_is(status: int, expected: Verdict) -> None:
-    """R-POL-7: nothing but 404 and 410 says that there is no such thing."""
-    assert judged(status) is expected
-
-
-@pytest.mark.parametrize(
-    ("status", "error"),
-    [
-        (101, OriginInvalid),
-        (206, OriginInvalid),
-        (300, OriginInvalid),
-        (304, OriginInvalid),
-        (400, OriginRefused),
-        (401, OriginRefused),
-        (403, OriginRefused),
-        (407, OriginRefused),
-        (408, OriginUnavailable),
-        (422, OriginRefused),
-        (425, OriginUnavailable),
-        (429, OriginRefused),
-        (451, OriginRefused),
-        (500, OriginUnavailable),
-        (502, OriginUnavailable),
-        (503, OriginUnavailable),
-        (504, OriginUnavailable),
-        (599, OriginUnavailable),
-    ],
-)
-def test_an_error_is_neither_a_value_nor_a_not_found(
-    status: int, error: type[OriginError]
+def test_a_key_another_refreshes_is_looked_at_when_that_may_have_ended(
+    outcome: RefreshOutcome, delay_ms: int
 ) -> None:
-    """NEGATIVE-1, NEGATIVE-4: a failed login does not say that something is not there."""
-    with pytest.raises(error) as raised:
-        judged(status)
-
-    assert type(raised.value) is error
-    assert raised.value.retry_in_ms is None
+    """R-LSE-1: not at the end of the lease, which is mostly much later."""
+    assert judged(outcome) == Again(delay_ms)
 
 
-@pytest.mark.parametrize("status", [429, 503])
-@pytest.mark.parametrize(
-    ("retry_after", "expected_ms"),
-    [("120", 120_000), ("0", 0), (" 7 ", 7_000), (IN_TWO_MINUTES, 120_000)],
-)
-def test_when_to_come_back_is_kept(
-    status: int, retry_after: str, expected_ms: int
+@pytest.mark.parametrize("seed", range(20))
+def test_keys_of_a_cooling_origin_do_not_come_back_together(seed: int) -> None:
+    """R-ADM-4."""
+    verdict = judged(Cooling(1_000, None), seed=seed)
+
+    assert isinstance(verdict, Again)
+    assert 1_001 <= verdict.delay_ms <= 1_100
+    assert not verdict.failed
+
+
+@pytest.mark.parametrize("outcome", [LoadFailed(OriginUnavailable("x"), 700)])
+def test_a_failed_load_waits_as_long_as_the_origin_needs_and_counts(
+    outcome: RefreshOutcome,
 ) -> None:
-    """RETRY-2: as seconds and as a date, for 429 and for 503."""
-    with pytest.raises(OriginRefused) as raised:
-        judged(status, {"retry-after": retry_after})
+    """R-ADM-4: bounded in number."""
+    verdict = judged(outcome, attempts=1)
 
-    assert raised.value.retry_in_ms == expected_ms
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "soon", "-1", "1.5", "1e3", "12345678901", "²", "Fri, 99 Foo 2027", "0x10"],
-)
-def test_a_retry_after_that_is_neither_is_as_if_absent(text: str) -> None:
-    """RETRY-2: and never a crash."""
-    assert retry_in_ms({"retry-after": text}, NOW_MS) is None
+    assert isinstance(verdict, Again)
+    assert verdict.delay_ms >= 700
+    assert verdict.failed
+    assert judged(outcome, attempts=2) == GivenUp("unavailable")
 
 
-def test_a_date_is_read_by_the_origins_own_clock() -> None:
-    """RETRY-2, CLOCK-1: a host whose clock is an hour off waits no hour."""
-    headers = {"retry-after": IN_TWO_MINUTES, "date": "Fri, 15 Jan 2027 08:01:30 GMT"}
-
-    assert retry_in_ms(headers, NOW_MS + 3_600_000) == 30_000
-
-
-def test_a_date_in_the_past_means_now() -> None:
-    """RETRY-2: not a negative wait."""
-    past = {"retry-after": "Mon, 01 Jan 1990 00:00:00 GMT"}
-
-    assert retry_in_ms(past, NOW_MS) == 0
-
-
-OWN = [
-    {"set-cookie": "csrf=1"},
-    {"cache-control": "private"},
-    {"cache-control": 'max-age=5, Private="x"'},
-    {"cache-control": "no-store, no-cache"},
-    {"vary": "*"},
-]
-
-
-@pytest.mark.parametrize("headers", OWN, ids=str)
-def test_what_is_one_callers_own_is_not_stored_for_all(headers: dict[str, str]) -> None:
-    """VARIANT-6, VARIANT-4: unless the origin's setting says it marks everything so."""
-    with pytest.raises(OriginInvalid):
-        judged(200, headers)
-
-    assert judged(200, headers, allow_private=True) is Verdict.VALUE
+def test_a_source_that_lags_for_good_is_given_up() -> None:
+    """LOST-INVAL-4: with its reason; a reader may still refresh the key."""
+    assert judged(Outdated(LOADED), attempts=2) == GivenUp("outdated")
+    assert unexpected(2, POLICY, Random(1)) == GivenUp("error")
 
 
 @pytest.mark.parametrize(
-    "headers",
-    [
-        {"cache-control": "no-cache"},
-        {"cache-control": "max-age=0, must-revalidate"},
-        {"cache-control": "x-private"},
-        {"vary": "Accept-Encoding"},
-    ],
-    ids=str,
+    "outcome", [Fenced(LOADED), LeaseLost(), Unstored(LOADED, StoreTimeout("x"))]
 )
-def test_what_is_only_soon_old_is_stored(headers: dict[str, str]) -> None:
-    """TTL-3: how long a value is fresh is the dataset's to say, not a header's."""
-    assert judged(200, headers) is Verdict.VALUE
+def test_what_is_no_fault_of_the_origin_is_never_given_up(
+    outcome: RefreshOutcome,
+) -> None:
+    """ARQ-4: lost leases and servers that were away count nothing."""
+    verdict = judged(outcome, attempts=99)
+
+    assert isinstance(verdict, Again)
+    assert not verdict.failed
+    assert 0 < verdict.delay_ms <= POLICY.cap_ms
