@@ -1,6 +1,7 @@
 """A process's request path for tests: client, store and connections on a real server."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from random import Random
@@ -8,6 +9,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from tests.stores import WatchedStore
 from warmer.client import CacheClient
 from warmer.clock import SystemClock
 from warmer.model.dataset import Dataset
@@ -30,7 +32,8 @@ class RequestPath:
     """One process's view: `client`, and what a test looks at beside it."""
 
     client: CacheClient
-    store: RedisStore
+    store: WatchedStore
+    """What the client reads from: a test may stand at every call."""
     redis: Redis
     datasets: dict[str, Dataset]
     signals: Counters
@@ -42,21 +45,66 @@ class RequestPath:
         return self.datasets[dataset].key(parts)
 
 
+class Time:
+    """A cache server's clock that only a test moves.
+
+    It stands far ahead of the real one, so that the server's own expiry never fires.
+    """
+
+    def __init__(self) -> None:
+        self.ms = 4_000_000_000_000
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+class CountedOrigin:
+    """An origin as a loader: it counts, it may be held, it may fail."""
+
+    def __init__(self, value: object = "value") -> None:
+        self.value = value
+        self.error: BaseException | None = None
+        self.loads = 0
+        self.open = asyncio.Event()
+        self.open.set()
+        self.asked = asyncio.Event()
+
+    async def __call__(self) -> object:
+        self.loads += 1
+        value = self.value  # the row is read first; what takes time comes after it
+        self.asked.set()
+        await self.open.wait()
+        if self.error is not None:
+            raise self.error
+        return value
+
+    def hold(self) -> None:
+        """From now on loads wait for `open`."""
+        self.open.clear()
+        self.asked.clear()
+
+
 def no_origin(dataset: Dataset) -> Load:
     raise AssertionError(f"no test of this file loads {dataset.name} from its origin")
 
 
 @asynccontextmanager
 async def request_path(
-    url: str, *datasets: Dataset, timeout_ms: int = TIMEOUT_MS, **settings: Any
+    url: str,
+    *datasets: Dataset,
+    timeout_ms: int = TIMEOUT_MS,
+    now_ms: Callable[[], int] | None = None,
+    watched: bool = True,
+    **settings: Any,
 ) -> AsyncIterator[RequestPath]:
     """A request path that lives as long as the block, and leaves no task behind it."""
+    before = asyncio.all_tasks()
     by_name = {dataset.name: dataset for dataset in datasets}
     signals, random = Counters(), Random(1)
     redis = connect(Endpoint(url, timeout_ms=timeout_ms))
     lane = ReadLane(redis, timeout_ms=timeout_ms)
     wakeups = Wakeups(redis, clock=CLOCK, random=random)
-    store = RedisStore(
+    redis_store = RedisStore(
         redis,
         keyspace=Keyspace(),
         lane=lane,
@@ -64,10 +112,12 @@ async def request_path(
         clock=CLOCK,
         signals=signals,
         timeout_ms=timeout_ms,
+        now_ms=now_ms,
     )
+    store = WatchedStore(redis_store)
     settings = {"load_of": no_origin} | settings
     shared: dict[str, Any] = {
-        "store": store,
+        "store": store if watched else redis_store,
         "datasets": by_name,
         "clock": CLOCK,
         "random": random,
@@ -78,7 +128,8 @@ async def request_path(
         yield RequestPath(client, store, redis, by_name, signals)
     finally:
         await client.aclose()
-        await store.aclose()
+        await redis_store.aclose()
         await wakeups.aclose()
         await lane.aclose()
         await redis.aclose()
+    assert asyncio.all_tasks() - before <= {asyncio.current_task()}

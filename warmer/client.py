@@ -18,7 +18,7 @@ from datetime import timedelta
 from functools import lru_cache, partial, wraps
 from inspect import Parameter, Signature, signature
 from random import Random
-from typing import ParamSpec, TypeVar, assert_never, cast
+from typing import ParamSpec, Protocol, TypeVar, assert_never, cast, overload
 
 from warmer.clock import Clock
 from warmer.contend import (
@@ -53,6 +53,18 @@ KEPT_KEYS = 8_192
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class Cached(Protocol):
+    """A decorator for a function that loads, async or not; what it returns is async."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Awaitable[T]], /
+    ) -> Callable[P, Awaitable[T]]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, T], /) -> Callable[P, Awaitable[T]]: ...
 
 
 class CacheClient:
@@ -146,7 +158,7 @@ class CacheClient:
         *,
         deadline: timedelta | None = None,
         decode: Decode = True,
-    ) -> Callable[[Callable[P, Awaitable[T] | T]], Callable[P, Awaitable[T]]]:
+    ) -> "Cached":
         """Return a decorator: the function loads, and its arguments are the key's parts.
 
         A call gives the value, None where the function gave NOT_FOUND. Raises BadKey at
@@ -154,29 +166,26 @@ class CacheClient:
         """
         spec = self._dataset(dataset)
 
-        def decorate(
-            function: Callable[P, Awaitable[T] | T],
-        ) -> Callable[P, Awaitable[T]]:
+        def decorate(function: Callable[P, object]) -> Callable[P, Awaitable[object]]:
             taken = signature(function)
             _check_arguments(taken, spec)
 
             @wraps(function)
-            async def cached_function(*args: P.args, **kwargs: P.kwargs) -> T:
+            async def cached_function(*args: P.args, **kwargs: P.kwargs) -> object:
                 bound = taken.bind(*args, **kwargs)
                 bound.apply_defaults()
-                load = partial(function, *args, **kwargs)
                 answer = await self.get(
                     dataset,
                     deadline=deadline,
-                    load=load,
+                    load=partial(function, *args, **kwargs),
                     decode=decode,
                     **bound.arguments,
                 )
-                return cast("T", answer.value)
+                return answer.value
 
             return cached_function
 
-        return decorate
+        return cast("Cached", decorate)
 
     async def aclose(self) -> None:
         """End what runs in the background, and wait until it has ended."""
@@ -241,7 +250,8 @@ class CacheClient:
 
     async def _not_fresh(self, ask: Ask) -> Answer:
         if ask.seen is not None and (
-            stale := self._usable(ask, ask.seen, fresh=State.FRESH)
+            # A fresh one comes here only because its body is damaged.
+            stale := self._usable(ask, ask.seen, fresh=None)
         ):
             self._refresh_behind(ask)
             return stale
@@ -345,7 +355,12 @@ class CacheClient:
             return None
 
     def _usable(
-        self, ask: Ask, entry: Entry, *, fresh: State, error_only: State | None = None
+        self,
+        ask: Ask,
+        entry: Entry,
+        *,
+        fresh: State | None,
+        error_only: State | None = None,
     ) -> Answer | None:
         """Return the entry as an answer if its windows allow it now."""
         states = {

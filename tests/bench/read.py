@@ -55,7 +55,7 @@ async def redis_py(server: ServerProcess) -> AsyncIterator[Read]:
 @asynccontextmanager
 async def ours(server: ServerProcess) -> AsyncIterator[Read]:
     dataset = product(fresh_ms=HOUR_S * 1000)
-    async with request_path(server.url, dataset) as path:
+    async with request_path(server.url, dataset, watched=False) as path:
         client = path.client
 
         async def read(number: int) -> object:
