@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -19,7 +20,10 @@ from tests.servers import ServerProcess, Servers
 from warmer.ingest.event_log import decode
 from warmer.model.event import Event, PurgeMode
 from warmer.model.lease import new_token
+from warmer.model.outcome import Published
 from warmer.model.version import SourceVersion
+from warmer.ops.cli import main
+from warmer.refresh import RefreshRequest
 from warmer.settings.schema import schema_text
 from warmer.store.port import Claim
 from warmer.wiring import WorkerParts, open_worker_parts
@@ -31,8 +35,8 @@ vary = { locale = ["de", "en"] }
 entities = ["shop-db/product:{id}"]
 origin = "shop"
 path = "/products/{id}?locale={locale}"
-fresh_for = "60s"
-stale_for = "30s"
+fresh_for = "10m"
+stale_for = "5m"
 stale_if_error_for = "10m"
 negative_for = "5s"
 jitter = "0%"
@@ -49,6 +53,11 @@ fresh_for = "60s"
 """
 TARGET = "/products/42?locale=de"
 KEY = "product:v1:de:42"
+ENVIRONMENT = {
+    name: value
+    for name, value in os.environ.items()  # noqa: TID251 - without our settings
+    if not name.startswith(("WARMER_", "NO_COLOR"))
+}
 
 
 @dataclass(frozen=True)
@@ -67,15 +76,10 @@ class Ended:
 
 async def warmer(*arguments: str, **variables: str) -> Ended:
     """Run the command; a test's own server answers it meanwhile."""
-    environment = {
-        name: value
-        for name, value in os.environ.items()  # noqa: TID251 - without our settings
-        if not name.startswith("WARMER_")
-    }
     done = await asyncio.to_thread(
         subprocess.run,
         [str(WARMER), *arguments],
-        env={**environment, **variables},
+        env={**ENVIRONMENT, **variables},
         capture_output=True,
         text=True,
         timeout=20,
@@ -121,6 +125,13 @@ def change(
 ) -> Event:
     number = None if version is None else SourceVersion.of("shop-db", version)
     return Event(event_id, "shop-db", ("product:42",), number, mode)
+
+
+async def load_version_17(shop: Shop, parts: WorkerParts) -> None:
+    shop.origin.on(TARGET, json_answer({"price": 1990}, version=17))
+    key = parts.datasets["product"].key({"locale": "de", "id": 42})
+    outcome = await parts.refresher.run(RefreshRequest(key))
+    assert isinstance(outcome, Published)
 
 
 # --- the command itself ---------------------------------------------------------------
@@ -194,14 +205,27 @@ async def test_the_version_is_told_to_people_and_to_programs() -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-async def test_a_mistyped_command_says_what_was_meant(
-    shop: Shop, words: list[str], says: str
+def test_a_mistyped_command_says_what_was_meant(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    says: str,
 ) -> None:
-    ended = await shop.warmer(*words)
+    file = tmp_path / "warmer.toml"
+    file.write_text(
+        '[cache]\nurl = "redis://127.0.0.1:1"\n[origins.shop]\nbase_url = "http://x"\n'
+        + DATASETS
+    )
+    monkeypatch.setenv("WARMER_CONFIG", str(file))
 
-    assert ended.status == 2
-    assert says in ended.err
-    assert ended.out == ""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+
+    out, err = capsys.readouterr()
+    assert ended.value.code == 2
+    assert says in err
+    assert out == ""
 
 
 @pytest.mark.parametrize(
@@ -216,20 +240,27 @@ async def test_a_mistyped_command_says_what_was_meant(
     ],
     ids=" ".join,
 )
-async def test_every_command_names_every_mistake_of_the_configuration_and_ends_with_78(
-    tmp_path: Path, words: list[str]
+def test_every_command_names_every_mistake_of_the_configuration_and_ends_with_78(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
 ) -> None:
     file = tmp_path / "warmer.toml"
     file.write_text('[cache]\nurl = "http://hunter2@x"\ntimeout = "0s"\n')
+    monkeypatch.setenv("WARMER_CONFIG", str(file))
+    monkeypatch.setenv("WARMER_WORKR", "1")
 
-    ended = await warmer(*words, WARMER_CONFIG=str(file), WARMER_WORKR="1")
+    with pytest.raises(SystemExit) as ended:
+        main(words)
 
-    assert ended.status == 78
-    assert f"{file}:2: cache.url: allowed are redis://" in ended.err
-    assert f"{file}:3: cache.timeout: allowed are 1ms" in ended.err
-    assert "WARMER_WORKR: nobody reads this name" in ended.err
-    assert "3 problems" in ended.err
-    assert "hunter2" not in ended.err + ended.out
+    out, err = capsys.readouterr()
+    assert ended.value.code == 78
+    assert f"{file}:2: cache.url: allowed are redis://" in err
+    assert f"{file}:3: cache.timeout: allowed are 1ms" in err
+    assert "WARMER_WORKR: nobody reads this name" in err
+    assert "3 problems" in err
+    assert "hunter2" not in out + err
 
 
 @pytest.mark.parametrize(
@@ -252,6 +283,34 @@ async def test_a_server_that_is_away_ends_a_command_with_69(
 
     assert ended.status == 69
     assert "a server did not answer as it should" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("variables", "coloured"),
+    [
+        ({"TERM": "xterm"}, True),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, False),
+        ({"TERM": "dumb"}, False),
+    ],
+    ids=["a terminal", "NO_COLOR", "a dumb terminal"],
+)
+def test_colour_is_for_terminals_whose_user_wants_it(
+    shop: Shop, variables: dict[str, str], *, coloured: bool
+) -> None:
+    terminal, command = pty.openpty()
+    environment = {name: value for name, value in ENVIRONMENT.items() if name != "TERM"}
+    subprocess.run(
+        [str(WARMER), "why", KEY, "--config", str(shop.file)],
+        env={**environment, **variables},
+        stdout=command,
+        timeout=20,
+        check=True,
+    )
+    os.close(command)
+    shown = os.read(terminal, 4096)
+    os.close(terminal)
+
+    assert (b"\x1b[1m" in shown) is coloured
 
 
 # --- get ------------------------------------------------------------------------------
@@ -353,21 +412,20 @@ async def test_why_names_a_key_either_way(shop: Shop) -> None:
     )
 
 
-async def test_why_fresh(shop: Shop) -> None:
-    shop.origin.on(TARGET, json_answer({"price": 1990}, version=17))
-    await shop.warmer("get", "product", "id=42", "locale=de")
+async def test_why_fresh(shop: Shop, parts: WorkerParts) -> None:
+    await load_version_17(shop, parts)
 
     told = await shop.warmer("why", KEY)
     data = (await shop.warmer("why", KEY, "--json")).data
 
-    assert re.match(r"Fresh for 5\d s more: loaded [\d.]+ m?s ago\.\n", told.out)
+    assert re.match(r"Fresh for [\d.]+ min more: loaded [\d.]+ m?s ago\.\n", told.out)
     assert "shop-db/product:42 = 17" in told.out
     assert "\x1b" not in told.out
     assert data["entry"]["versions"] == {
         "shop-db/product:42": {"epoch": 0, "parts": ["17"]}
     }
     assert data["entry"]["age_ms"] >= 0
-    assert 0 < data["entry"]["fresh_for_ms"] <= 60_000
+    assert 0 < data["entry"]["fresh_for_ms"] <= 600_000
     assert (data["lease"], data["guard"]["failures"]) == (None, 0)
     assert (data["events"], data["dead_letters"]) == ([], [])
 
@@ -375,8 +433,7 @@ async def test_why_fresh(shop: Shop) -> None:
 async def test_why_says_that_an_event_waits_in_the_log(
     shop: Shop, parts: WorkerParts
 ) -> None:
-    shop.origin.on(TARGET, json_answer({"price": 1990}, version=17))
-    await shop.warmer("get", "product", "id=42", "locale=de")
+    await load_version_17(shop, parts)
     await shop.warmer(
         "invalidate", "product:42", "--source", "shop-db", "--version", "18"
     )
@@ -394,8 +451,7 @@ async def test_why_says_that_an_event_waits_in_the_log(
 async def test_why_stale_names_the_event_that_raised_the_floor(
     shop: Shop, parts: WorkerParts
 ) -> None:
-    shop.origin.on(TARGET, json_answer({"price": 1990}, version=17))
-    await shop.warmer("get", "product", "id=42", "locale=de")
+    await load_version_17(shop, parts)
     await shop.warmer(
         "invalidate", "product:42", "--source", "shop-db", "--version", "18"
     )
@@ -407,9 +463,9 @@ async def test_why_stale_names_the_event_that_raised_the_floor(
     data = (await shop.warmer("why", KEY, "--json")).data
 
     assert re.match(
-        rf"Stale, served for [\d.]+ s more, because event {event.id} at "
+        rf"Stale, served for [\d.]+ \w+ more, because event {event.id} at "
         r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ raised the floor of shop-db/product:42 to 18, "
-        r"and no load has proven it yet; the next caller loads it\.\n",
+        r"and no load has proven it yet; it has been due in lane now for ",
         told.out,
     )
     assert data["verdict"] == "stale"
@@ -422,8 +478,7 @@ async def test_why_stale_names_the_event_that_raised_the_floor(
 async def test_why_stale_after_an_event_without_a_version(
     shop: Shop, parts: WorkerParts
 ) -> None:
-    shop.origin.on(TARGET, json_answer({"price": 1990}, version=17))
-    await shop.warmer("get", "product", "id=42", "locale=de")
+    await load_version_17(shop, parts)
     await parts.invalidator.apply([change(None)])
 
     told = await shop.warmer("why", KEY)
@@ -432,8 +487,7 @@ async def test_why_stale_after_an_event_without_a_version(
 
 
 async def test_why_absent_after_a_hard_purge(shop: Shop, parts: WorkerParts) -> None:
-    shop.origin.on(TARGET, json_answer({"price": 1990}, version=17))
-    await shop.warmer("get", "product", "id=42", "locale=de")
+    await load_version_17(shop, parts)
     await parts.invalidator.apply([change(18, mode=PurgeMode.HARD)])
 
     told = await shop.warmer("why", KEY)
@@ -453,7 +507,7 @@ async def test_why_says_who_holds_the_lease(shop: Shop, parts: WorkerParts) -> N
 
     assert "a refresher holds the lease for" in told.out.splitlines()[0]
     assert data["lease"]["token"] == token
-    assert 0 < data["lease"]["ends_in_ms"] <= 60_000
+    assert 0 < data["lease"]["ends_in_ms"] <= 600_000
 
 
 async def test_why_says_that_the_key_cools_after_failures(shop: Shop) -> None:
@@ -469,7 +523,7 @@ async def test_why_says_that_the_key_cools_after_failures(shop: Shop) -> None:
         told.out,
     )
     assert data["guard"]["failures"] == 1
-    assert 0 < data["guard"]["retry_in_ms"] <= 60_000
+    assert 0 < data["guard"]["retry_in_ms"] <= 600_000
 
 
 async def test_why_says_that_what_is_stored_is_not_an_entry(shop: Shop) -> None:
@@ -478,6 +532,42 @@ async def test_why_says_that_what_is_stored_is_not_an_entry(shop: Shop) -> None:
     told = await shop.warmer("why", KEY)
 
     assert told.out.startswith("Unreadable (not_an_entry): no reader trusts")
+
+
+async def test_why_says_that_no_worker_takes_a_due_key(
+    shop: Shop, parts: WorkerParts
+) -> None:
+    await load_version_17(shop, parts)
+    await parts.invalidator.apply([change(18)])
+
+    told = await shop.warmer("why", KEY)
+    data = (await shop.warmer("why", KEY, "--json")).data
+
+    assert re.search(
+        r"; it has been due in lane now for .*, and no worker has taken it\.\n",
+        told.out,
+    )
+    assert (data["due"]["lane"], data["due"]["working"]) == ("now", False)
+    assert (data["due"]["due_in_ms"] <= 0, data["due"]["attempts"]) == (True, 0)
+
+
+async def test_why_answers_without_a_control_server(
+    shop: Shop, parts: WorkerParts, start_server: Servers
+) -> None:
+    await load_version_17(shop, parts)
+    control = start_server("valkey9")
+    shop.file.write_text(
+        shop.file.read_text() + f'[control]\nurl = "{control.url}"\ntimeout = "1s"\n'
+    )
+    control.stop()
+
+    told = await shop.warmer("why", KEY)
+    data = (await shop.warmer("why", KEY, "--json")).data
+
+    assert told.status == 0
+    assert told.out.startswith("Fresh for ")
+    assert data["verdict"] == "fresh"
+    assert data["control_error"]
 
 
 async def test_why_shows_dead_letters_about_the_key(

@@ -6,6 +6,7 @@ import pytest
 
 from warmer.model.dataset import Dataset
 from warmer.model.dataset_config import configuration_of
+from warmer.model.due import Lane
 from warmer.model.entry import Entry, Flag
 from warmer.model.event import Event
 from warmer.model.key import Key
@@ -13,12 +14,14 @@ from warmer.model.version import SourceVersion, encode_vector
 from warmer.ops.explain import (
     Explanation,
     SeenEvent,
+    Standing,
     depends,
     guard_of,
     span,
     written,
 )
 from warmer.settings import read_settings
+from warmer.store.due_set import Place
 from warmer.store.port import Family
 
 NOW = 1_790_000_000_000
@@ -159,6 +162,66 @@ def test_an_older_event_in_the_log_is_not_said_to_be_missing(
     )
 
     assert explanation.sentence() == "Fresh for 9.0 s more: loaded 30 s ago."
+
+
+@pytest.mark.parametrize(
+    ("number", "floor", "standing"),
+    [
+        (None, None, Standing.UNVERSIONED),
+        (16, None, Standing.IN_ENTRY),
+        (17, None, Standing.IN_ENTRY),
+        (17, 17, Standing.IN_ENTRY),
+        (18, None, Standing.NOT_APPLIED),
+        (18, 17, Standing.NOT_APPLIED),
+        (18, 18, Standing.RAISED_FLOOR),
+        (18, 19, Standing.SUPERSEDED),
+    ],
+)
+def test_what_an_event_means_for_a_key_whose_entry_has_version_17(
+    dataset: Dataset,
+    key: Key,
+    number: int | None,
+    floor: int | None,
+    standing: Standing,
+) -> None:
+    """R-INV-2: what is not newer than the entry or the floor changes nothing."""
+    fields = {f"floor.{SCOPE}": version(floor).encode()} if floor else {}
+    event = Event(
+        "e",
+        "shop-db",
+        ("product:41", "product:42"),
+        None if number is None else version(number),
+    )
+
+    explanation = explained(dataset, key, family(an_entry(), **fields))
+
+    assert explanation.standing(event) is standing
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        (
+            Place(Lane.NOW, working=False, due_in_ms=-4_000, attempts=0),
+            "it has been due in lane now for 4.0 s, and no worker has taken it",
+        ),
+        (
+            Place(Lane.WARM, working=False, due_in_ms=4_000, attempts=2),
+            "it is due in lane warm in 4.0 s",
+        ),
+        (
+            Place(Lane.NOW, working=True, due_in_ms=4_000, attempts=0),
+            "the next caller loads it",
+        ),
+    ],
+    ids=["waiting", "later", "taken"],
+)
+def test_a_key_that_is_due_says_so(
+    dataset: Dataset, key: Key, place: Place, says: str
+) -> None:
+    explanation = replace(explained(dataset, key, family(an_entry())), place=place)
+
+    assert explanation.sentence().endswith(f"; {says}.")
 
 
 def test_a_guard_of_another_release_is_read_as_far_as_it_goes() -> None:

@@ -232,6 +232,38 @@ def test_a_missing_file_is_an_error_and_not_the_defaults(tmp_path: Path) -> None
         load_settings(tmp_path / "nowhere.toml")
 
 
+def test_without_any_file_it_is_said_where_one_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(ConfigError) as refused:
+        configuration_of(read_settings(environment={}))
+
+    assert str(refused.value) == (
+        "no file: cache: is required; settings are read from --config, else "
+        "$WARMER_CONFIG, else warmer.toml, config/warmer.toml, /etc/warmer/warmer.toml"
+    )
+
+
+def test_the_file_is_the_one_that_is_named_or_the_first_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config").mkdir()
+    for name in ("config/warmer.toml", "other.toml"):
+        (tmp_path / name).write_text(CACHE)
+
+    found = read_settings(environment={}).places[()]
+    (tmp_path / "warmer.toml").write_text(CACHE)
+    nearer = read_settings(environment={}).places[()]
+    named = read_settings(environment={"WARMER_CONFIG": "other.toml"}).places[()]
+    given = read_settings("config/warmer.toml", environment={}).places[()]
+
+    assert (found, nearer) == ("config/warmer.toml", "warmer.toml")
+    assert (named, given) == ("other.toml", "config/warmer.toml")
+
+
 def test_a_syntax_error_names_file_and_line(tmp_path: Path) -> None:
     error = refusal(tmp_path, CACHE + "timeout = = 1\n")
 
@@ -245,6 +277,7 @@ def test_a_syntax_error_names_file_and_line(tmp_path: Path) -> None:
         ("WARMER_CACHE__TIMEUOT", "WARMER_CACHE__TIMEOUT"),
         ("WARMER_DATASETS__PRODUCT__FRESH_FRO", "WARMER_DATASETS__PRODUCT__FRESH_FOR"),
         ("WARMER_WORKER", "WARMER_WORKER"),
+        ("WARMER_DATASETS__PRODCT__FRESH_FOR", "WARMER_DATASETS__PRODUCT__FRESH_FOR"),
     ],
 )
 def test_a_mistyped_variable_is_not_ignored(

@@ -103,6 +103,8 @@ def read_settings(
     credentials = _credentials(reading, env)
     if file is not None:
         _read_file(reading, file)
+    else:
+        reading.places[()] = "no file"
     used = _resolve_headers(reading, env, credentials)
     _read_credentials(reading, credentials, used)
     _read_environment(reading, env)
@@ -208,7 +210,7 @@ def _read_variable(reading: Reading, name: str, text: str, *, place: str) -> Non
     words = name[len(PREFIX) :].lower().split("__")
     path = _spelled(reading.tree, words)
     kind = _kind_at(path)
-    if kind is None:
+    if kind is None or not _is_declared(reading.tree, path):
         guess = _closest(name, _variables(reading.tree, like=name))
         reading.problems.append(Problem(place, "", f"nobody reads this name{guess}"))
         return
@@ -229,6 +231,13 @@ def _spelled(tree: Tree, words: list[str]) -> Path_:
 def _table(value: object) -> Tree:
     """Return `value` if it is a table, else an empty one: mistakes are named later."""
     return value if isinstance(value, dict) else {}
+
+
+def _is_declared(tree: Tree, path: Path_) -> bool:
+    """Origins and datasets are declared in the file; a mistyped name must not make one."""
+    return path[0] not in {"origins", "datasets"} or path[1] in _table(
+        tree.get(path[0])
+    )
 
 
 def _as_variable(name: str) -> str:
@@ -364,6 +373,11 @@ def _message(path: Path_, kind: str, message: str) -> str:
             table = _table_at(path[:-1])
             near = _closest(path[-1], list(table.model_fields) if table else [])
             return f"there is no such setting{near}"
+        case "missing" if path == ("cache",):
+            return (
+                "is required; settings are read from --config, else $WARMER_CONFIG, else "
+                + ", ".join(DEFAULT_FILES)
+            )
         case "missing":
             return "is required"
         case _:

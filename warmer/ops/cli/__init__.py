@@ -12,6 +12,7 @@ for redis, pydantic and httpx.
 """
 
 import difflib
+import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -79,6 +80,8 @@ class Commands(click.Group):
 @click.pass_context
 def warmer(context: click.Context, *, wanted: bool, as_json: bool) -> int:
     """Cache warm-up and invalidation under the leases that request paths use."""
+    if _colourless():
+        context.color = False
     if wanted and as_json:
         print_json({"version": version("warmer"), "python": platform.python_version()})
     elif wanted:
@@ -89,6 +92,12 @@ def warmer(context: click.Context, *, wanted: bool, as_json: bool) -> int:
     if wanted:
         context.exit()
     return Exit.DONE
+
+
+def _colourless() -> bool:
+    """Return whether the user wants none: no-color.org, and terminals that have none."""
+    environment = os.environ  # noqa: TID251 - the terminal's, not a setting
+    return bool(environment.get("NO_COLOR")) or environment.get("TERM") == "dumb"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

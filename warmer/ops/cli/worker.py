@@ -48,7 +48,7 @@ def application_folder() -> Path:
     `jobs` is not a package of site-packages: the name belongs to users' own code.
     """
     checkout = Path(warmer.__file__).parents[1]
-    if (checkout / "pyproject.toml").is_file():
+    if (checkout / "pyproject.toml").is_file() and (checkout / "jobs").is_dir():
         return checkout
     try:
         files = distribution("warmer").files or []
