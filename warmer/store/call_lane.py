@@ -188,8 +188,12 @@ class CallLane:
             _fail(batch, exc)
             _fail(self._waiting, exc)
             self._waiting.clear()
-        except BaseException:
+        except asyncio.CancelledError:
             _fail(batch, StoreUnavailable("the call was given up"))
+            raise
+        except BaseException as exc:
+            # Nobody may wait for ever, not even for a mistake of ours.
+            _fail(batch, StoreUnavailable(f"{type(exc).__name__}: {exc}"))
             raise
         else:
             _answer(batch, replies)

@@ -101,7 +101,6 @@ def connect(endpoint: Endpoint, *, max_connections: int = 32) -> Redis:
         "max_connections": max_connections,
         "decode_responses": False,
         "protocol": 2,
-        "socket_keepalive": True,
         "socket_connect_timeout": max(1.0, endpoint.timeout_ms / 1000),
         "retry": _retry(endpoint.timeout_ms),
         "retry_on_error": [RedisConnectionError, RedisTimeoutError, BusyLoadingError],
@@ -115,6 +114,8 @@ def connect(endpoint: Endpoint, *, max_connections: int = 32) -> Redis:
     if endpoint.sentinels:
         return _connect_by_sentinel(endpoint, options)
     url = endpoint.url or ""
+    if not url.startswith("unix://"):
+        options["socket_keepalive"] = True
     if endpoint.tls and url.startswith("redis://"):
         url = "rediss://" + url.removeprefix("redis://")
     if url.startswith("rediss://"):
@@ -201,6 +202,7 @@ def _connect_by_sentinel(endpoint: Endpoint, options: dict[str, Any]) -> Redis:
         endpoint.sentinel_service or "",
         redis_class=_PrimaryClient,
         connection_pool_class=_PrimaryPool,
+        socket_keepalive=True,
         **options,
         **tls,
     )
