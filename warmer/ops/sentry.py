@@ -48,7 +48,6 @@ class SentrySender:
             auto_enabling_integrations=False,
             integrations=[ArqIntegration(), DedupeIntegration()],
             max_breadcrumbs=0,
-            send_default_pii=False,
             include_local_variables=False,
             include_source_context=False,
             shutdown_timeout=FLUSH_S,
