@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar
 from warmer.errors import WarmerError
 from warmer.settings.reading import CREDENTIALS_VARIABLE, PREFIX
 
-_STARTS_WITHIN_S = 20.0
+_STARTS_WITHIN_S = 60.0
 _ENDS_WITHIN_S = 5.0
 _SHOWN_LINES = 15
 _LONGEST_LINE = 16 * 2**20

@@ -31,9 +31,9 @@ from warmer.ops.demo.stage import (
 from warmer.ops.demo.telling import Teller
 
 _CAST = (
-    f"On this machine only: a Valkey server; an origin over SQLite ({PRODUCTS:,} products,"
-    f" {NOTES:,} notes; {QUERY_MS} ms a query, {ORIGIN_LIMIT} at once);"
-    f" {WORKERS} workers; {READERS} reader processes."
+    "On this machine only, and gone when it ends: a Valkey server, an HTTP origin over",
+    f"SQLite with {PRODUCTS:,} products and {NOTES:,} notes, {QUERY_MS} ms a query,",
+    f"{ORIGIN_LIMIT} at once, {WORKERS} workers, {READERS} reader processes.",
 )
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -54,7 +54,7 @@ def run(*, as_json: bool, keep: bool) -> int:
 async def _play(teller: Teller, clock: Clock, *, as_json: bool, keep: bool) -> Findings:
     if (task := asyncio.current_task()) is not None:
         _on_ending(task.cancel)
-    teller.opening("warmer demo", _CAST)
+    teller.opening("warmer demo", *_CAST)
     async with Household.open() as house:
         return await house.while_all_run(
             _on_stage(house, teller, clock, as_json=as_json, keep=keep)

@@ -29,7 +29,7 @@ from warmer.ops.demo.reads import Ask, Read, version_of
 from warmer.settings import load_settings
 from warmer.wiring import open_client
 
-DEADLINE = timedelta(seconds=4)
+DEADLINE = timedelta(seconds=15)
 
 
 class Watch:

@@ -35,11 +35,11 @@ VISITORS = 1
 LOCAL_LIMIT = ORIGIN_LIMIT // (WORKERS + READERS + VISITORS)
 """What each process may have running at the origin: together no more than its limit."""
 
-_STARTS_WITHIN_S = 15.0
-_HAPPENS_WITHIN_S = 10.0
+_STARTS_WITHIN_S = 60.0
+_HAPPENS_WITHIN_S = 30.0
 _LOOK_AGAIN_S = 0.01
 _WATCH_EVERY_MS = 10
-_FRESH_WITHIN_MS = 10_000
+_FRESH_WITHIN_MS = 30_000
 _AFTERWARDS_MS = 300
 """How long readers go on after the newest value: old ones would show here."""
 

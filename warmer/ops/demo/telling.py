@@ -18,24 +18,21 @@ from warmer.ops.demo.findings import (
     Update,
 )
 
-_WIDTH = 88
-
 
 class Teller:
     """Says what happens while it happens."""
 
     def __init__(self, out: IO[str]) -> None:
         # rich knows a terminal from a file, and NO_COLOR.
-        self._console = Console(file=out, highlight=False, soft_wrap=False)
-        if not self._console.is_terminal:
-            self._console.width = _WIDTH
+        self._console = Console(file=out, highlight=False, soft_wrap=True)
         self._told = 0
 
-    def opening(self, title: str, cast: str) -> None:
+    def opening(self, title: str, *cast: str) -> None:
         """Say what is about to run."""
         self._console.print()
         self._console.print(Text(title, style="bold"))
-        self._console.print(Text(cast, style="dim"))
+        for line in cast:
+            self._console.print(Text(f"  {line}", style="dim"))
 
     def working(self, what: str) -> Status:
         """Show that something is under way, where that can be shown."""
@@ -56,7 +53,7 @@ class Teller:
         """Say something as it stands; commands can be copied out of it."""
         self._console.print()
         for line in lines:
-            self._console.print(Text(line), soft_wrap=True)
+            self._console.print(Text(line))
 
     def closing(self, broken: Iterable[Promise], seconds: float) -> None:
         """Say how it ended."""
