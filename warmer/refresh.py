@@ -230,6 +230,9 @@ class Refresher:
         except StoreError as exc:
             await self._release(dataset, lease)
             return Unstored(loaded, exc)
+        except Exception:
+            await self._release(dataset, lease)
+            raise
         match reply:
             case PublishReply.PUBLISHED | PublishReply.ALREADY:
                 return Published(loaded)

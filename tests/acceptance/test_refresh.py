@@ -602,6 +602,20 @@ async def test_a_full_cache_server_keeps_no_lease_and_what_it_has(
         await fleet.assert_nothing_left()
 
 
+async def test_a_bug_in_the_store_leaves_no_lease(fleet: Fleet) -> None:
+    """R-LSE-2: it is raised, and the next refresh need not wait for an expiry."""
+
+    async def visit(point: str) -> None:
+        if point == "publish:before":
+            raise RuntimeError("a bug")
+
+    store = WatchedStore(fleet.store, visit)
+    with pytest.raises(RuntimeError):
+        await fleet.refresher(Origin(row(42)).load, store=store).run(REQUEST)
+
+    await fleet.assert_nothing_left()
+
+
 async def test_a_claim_whose_reply_was_lost_leaves_no_lease(fleet: Fleet) -> None:
     """R-LSE-2, LEASE-1: it may have been carried out."""
     store = WatchedStore(fleet.store, failing("claim:after"))
