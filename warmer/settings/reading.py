@@ -21,7 +21,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr, ValidationError
 
@@ -40,7 +40,7 @@ _SECRET_HEADER = re.compile(r"auth|cookie|token|secret|key|password", re.IGNOREC
 _LARGEST_CREDENTIAL = 64 * 1024
 
 Tree = dict[str, Any]
-Path_ = tuple[str, ...]
+TomlPath = tuple[str, ...]
 
 
 @dataclass
@@ -57,13 +57,13 @@ class Reading:
     settings: Settings | None = None
     datasets: dict[str, Dataset] = field(default_factory=dict)
 
-    def problem(self, path: Path_, message: str) -> None:
+    def problem(self, path: TomlPath, message: str) -> None:
         """Note that the value at `path` is wrong."""
         self.problems.append(
             Problem(nearest(self.places, path), ".".join(path), message)
         )
 
-    def put(self, path: Path_, value: object, place: str) -> None:
+    def put(self, path: TomlPath, value: object, place: str) -> None:
         """Set one value; what was there before stands back."""
         table = self.tree
         for name in path[:-1]:
@@ -101,10 +101,9 @@ def read_settings(
     reading = Reading()
     file = _file(path, env)
     credentials = _credentials(reading, env)
-    if file is not None:
-        _read_file(reading, file)
-    else:
-        reading.places[()] = "no file"
+    reading.places[()] = "no file" if file is None else str(file)
+    if file is not None and not _read_file(reading, file):
+        return reading  # what else is missing would only hide that
     used = _resolve_headers(reading, env, credentials)
     _read_credentials(reading, credentials, used)
     _read_environment(reading, env)
@@ -124,9 +123,9 @@ def _file(path: str | Path | None, env: Mapping[str, str]) -> Path | None:
     return next((Path(name) for name in DEFAULT_FILES if Path(name).is_file()), None)
 
 
-def _read_file(reading: Reading, file: Path) -> None:
+def _read_file(reading: Reading, file: Path) -> bool:
+    """Take the file's tables and the places of its keys; return whether it could be read."""
     place = str(file)
-    reading.places[()] = place
     try:
         text = file.read_text(encoding="utf-8")
         reading.tree = tomllib.loads(text)
@@ -142,6 +141,8 @@ def _read_file(reading: Reading, file: Path) -> None:
     else:
         for path, number in _lines(text):
             reading.places.setdefault(path, f"{place}:{number}")
+        return True
+    return False
 
 
 _HEADER = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(#.*)?")
@@ -151,9 +152,9 @@ _ASSIGNED = re.compile(
 _WORD = re.compile(r"""[A-Za-z0-9_-]+|"([^"]*)"|'([^']*)'""")
 
 
-def _lines(text: str) -> Iterator[tuple[Path_, int]]:
+def _lines(text: str) -> Iterator[tuple[TomlPath, int]]:
     """Yield where tables and keys begin, as far as single lines show it."""
-    table: Path_ = ()
+    table: TomlPath = ()
     for number, line in enumerate(text.splitlines(), start=1):
         if header := _HEADER.fullmatch(line):
             table = _words(header[1])
@@ -162,7 +163,7 @@ def _lines(text: str) -> Iterator[tuple[Path_, int]]:
             yield table + _words(assigned[1]), number
 
 
-def _words(dotted: str) -> Path_:
+def _words(dotted: str) -> TomlPath:
     return tuple(
         next((text for text in word.groups() if text is not None), word[0])
         for word in _WORD.finditer(dotted)
@@ -210,14 +211,14 @@ def _read_variable(reading: Reading, name: str, text: str, *, place: str) -> Non
     words = name[len(PREFIX) :].lower().split("__")
     path = _spelled(reading.tree, words)
     kind = _kind_at(path)
-    if kind is None or not _is_declared(reading.tree, path):
+    if not _is_setting(kind) or not _is_declared(reading.tree, path):
         guess = _closest(name, _variables(reading.tree, like=name))
         reading.problems.append(Problem(place, "", f"nobody reads this name{guess}"))
         return
     reading.put(path, _value(text, kind), place)
 
 
-def _spelled(tree: Tree, words: list[str]) -> Path_:
+def _spelled(tree: Tree, words: list[str]) -> TomlPath:
     """Return the path with names as the file spells them: `SHOP_DB` is `shop-db` there."""
     path: list[str] = []
     at = tree
@@ -233,7 +234,11 @@ def _table(value: object) -> Tree:
     return value if isinstance(value, dict) else {}
 
 
-def _is_declared(tree: Tree, path: Path_) -> bool:
+def _is_setting(kind: object) -> bool:
+    return kind is not None and _model_in(kind) is None
+
+
+def _is_declared(tree: Tree, path: TomlPath) -> bool:
     """Origins and datasets are declared in the file; a mistyped name must not make one."""
     return path[0] not in {"origins", "datasets"} or path[1] in _table(
         tree.get(path[0])
@@ -244,20 +249,22 @@ def _as_variable(name: str) -> str:
     return re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 
-def _kind_at(path: Path_) -> object:
-    """Return the type annotation of the setting at `path`, None where there is none."""
+def _kind_at(path: TomlPath) -> object:
+    """Return the type of the setting or table at `path`, None where there is none."""
     kind: object = Settings
     for name in path:
         model = _model_in(kind)
         if model is not None:
-            if name not in model.model_fields:
-                return None
-            kind = model.model_fields[name].annotation
-        elif getattr(kind, "__origin__", None) is dict:
-            kind = get_args(kind)[1]
+            field = model.model_fields.get(name)
+            kind = field.annotation if field else None
         else:
-            return None
-    return None if _model_in(kind) is not None else kind
+            kind = _each_in(kind)
+    return kind
+
+
+def _each_in(kind: object) -> object:
+    """Return the type of the values of a table of named ones, None for other types."""
+    return get_args(kind)[1] if get_origin(kind) is dict else None
 
 
 def _model_in(kind: object) -> type[BaseModel] | None:
@@ -283,21 +290,20 @@ def _variables(tree: Tree, *, like: str) -> list[str]:
     return names if like.isupper() else [name.lower() for name in names]
 
 
-def _paths(model: type[BaseModel], tree: object, at: Path_) -> Iterator[Path_]:
+def _paths(model: type[BaseModel], tree: object, at: TomlPath) -> Iterator[TomlPath]:
     table = _table(tree)
     for name, info in model.model_fields.items():
         kind = info.annotation
         inner = _model_in(kind)
         if inner is not None:
             yield from _paths(inner, table.get(name), (*at, name))
-        elif getattr(kind, "__origin__", None) is dict:
-            each = _model_in(get_args(kind)[1])
-            if each is None:
-                continue
-            for key, value in _table(table.get(name)).items():
-                yield from _paths(each, value, (*at, name, key))
-        else:
+            continue
+        each = _model_in(_each_in(kind))
+        if each is None:
             yield (*at, name)
+            continue
+        for key, value in _table(table.get(name)).items():
+            yield from _paths(each, value, (*at, name, key))
 
 
 def _closest(name: str, names: list[str]) -> str:
@@ -367,10 +373,10 @@ def _problems(reading: Reading, error: ValidationError) -> Iterator[Problem]:
         )
 
 
-def _message(path: Path_, kind: str, message: str) -> str:
+def _message(path: TomlPath, kind: str, message: str) -> str:
     match kind:
         case "extra_forbidden":
-            table = _table_at(path[:-1])
+            table = _model_in(_kind_at(path[:-1]))
             near = _closest(path[-1], list(table.model_fields) if table else [])
             return f"there is no such setting{near}"
         case "missing" if path == ("cache",):
@@ -384,15 +390,3 @@ def _message(path: Path_, kind: str, message: str) -> str:
             return message.removeprefix("Input should be ").removeprefix(
                 "Value error, "
             )
-
-
-def _table_at(path: Path_) -> type[BaseModel] | None:
-    kind: object = Settings
-    for name in path:
-        model = _model_in(kind)
-        if model is not None:
-            info = model.model_fields.get(name)
-            kind = info.annotation if info else None
-        else:
-            kind = get_args(kind)[1] if get_args(kind) else None
-    return _model_in(kind)
