@@ -116,7 +116,8 @@ if version == "" then
     version = nil
 end
 local floor = known["floor." .. scope]
-local room = fields < 140 -- [bounded]
+local room = true
+if fields >= 140 then room = false end -- [bounded]
 local in_entry = order(version_for(scope, versions_of(present and present.vector or "")), version)
 local above = order(floor, version)
 
