@@ -60,7 +60,9 @@ class Update:
         yield Promise(
             "no reader got the old price once any had the new one",
             self.seconds_to_fresh is not None and not self.stale_reads_after_fresh,
-            f"{self.stale_reads_after_fresh} did",
+            "none ever had it"
+            if self.seconds_to_fresh is None
+            else f"{self.stale_reads_after_fresh} did",
         )
         yield Promise(
             "each changed key was loaded once",
@@ -133,9 +135,9 @@ class OriginLoad:
     def promises(self) -> Iterator[Promise]:
         """Yield what the whole play is to show."""
         yield Promise(
-            "the origin never had more queries at once than its limit",
+            "the origin was kept within its limit",
             self.max_concurrency <= self.limit,
-            f"at most {self.max_concurrency} of {self.limit}",
+            f"{self.max_concurrency} of {self.limit} at once",
         )
 
 
