@@ -11,7 +11,7 @@ import contextlib
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from random import Random
 
 from jobs.pulse import Pulse
@@ -37,7 +37,10 @@ _NAME = "consumer"
 
 
 class Consumer:
-    """This process's reader of the event log."""
+    """This process's reader of the event log.
+
+    `on_due` is called when keys became due: this process need not wait for arq's poll.
+    """
 
     def __init__(
         self,
@@ -50,6 +53,7 @@ class Consumer:
         signals: Signals,
         report: Report,
         pulse: Pulse,
+        on_due: Callable[[], None],
         abandoned_ms: int = ABANDONED_MS,
     ) -> None:
         # A name of this process's life: a shared one would hide a crashed one's batch.
@@ -63,6 +67,7 @@ class Consumer:
         self._signals = signals
         self._report = report
         self._pulse = pulse
+        self._on_due = on_due
         self._abandoned_ms = abandoned_ms
         self._claimed_at = clock.monotonic()
         self._stopping = False
@@ -132,7 +137,9 @@ class Consumer:
 
     async def _applied(self, readable: Sequence[tuple[Logged, Event]]) -> None:
         try:
-            await self._invalidator.apply([event for _, event in readable])
+            applied = await self._invalidator.apply([event for _, event in readable])
+            if applied.due:
+                self._on_due()
         except StoreError:
             raise
         except Exception as exc:  # noqa: BLE001 - one event must not hold up the others

@@ -125,6 +125,7 @@ class Process:
             signals=parts.signals,
             report=report,
             pulse=self._pulse,
+            on_due=self._look_into_now,
         )
         self._worker: arq.worker.Worker | None = None
 
@@ -145,6 +146,10 @@ class Process:
                 self._notifier.ready(f"serving {lanes}")
                 await self._stop.wait()
                 await self._drain()
+
+    def _look_into_now(self) -> None:
+        if Lane.NOW in self._drains:
+            self._drains[Lane.NOW].ask()
 
     # --- beginning and ending -----------------------------------------------------------
 

@@ -16,6 +16,7 @@ from tests.servers import ServerProcess
 from warmer.clock import SystemClock
 from warmer.errors import StoreUnavailable
 from warmer.ingest.event_log import encode
+from warmer.invalidate import Applied
 from warmer.model.event import Event
 from warmer.signals import Counters
 from warmer.store.control import ControlServer
@@ -35,8 +36,9 @@ class Applying:
         self.gate = asyncio.Event()
         self.gate.set()
         self.began = asyncio.Event()
+        self.asked = asyncio.Event()
 
-    async def apply(self, events: Sequence[Event]) -> None:
+    async def apply(self, events: Sequence[Event]) -> Applied:
         self.began.set()
         await self.gate.wait()
         for event in events:
@@ -44,6 +46,7 @@ class Applying:
             if error is not None:
                 raise error
         self.applied += [event.id for event in events]
+        return Applied(purged=0, noted=0, older=0, due=len(events), unknown=0)
 
 
 @pytest.fixture
@@ -69,6 +72,7 @@ async def consuming(
         signals=Counters(),
         report=reports,
         pulse=Pulse(CLOCK, within_s=20),
+        on_due=applying.asked.set,
         abandoned_ms=abandoned_ms,
     )
     serving = asyncio.create_task(consumer.serve())
@@ -174,3 +178,14 @@ async def test_a_consumer_that_stops_leaves_no_name_behind(
         await acknowledged(control)
 
     assert (await control.events.state()).consumers == 0
+
+
+async def test_keys_that_became_due_are_looked_into_at_once(
+    control: ControlServer,
+) -> None:
+    """R-CARD-1: this process does not wait for arq to poll its queue."""
+    applying = Applying()
+    await append(control, "a")
+
+    async with consuming(control, applying), asyncio.timeout(20):
+        await applying.asked.wait()
