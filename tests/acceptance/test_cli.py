@@ -7,7 +7,7 @@ import pty
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,12 @@ import pytest
 from tests.origin_server import OriginServer, Reply, json_answer
 from tests.processes import CHECKOUT, WARMER
 from tests.servers import ServerProcess, Servers
-from warmer.ingest.event_log import decode
+from warmer.ingest.event_log import decode, encode
 from warmer.model.event import Event, PurgeMode
 from warmer.model.lease import new_token
 from warmer.model.outcome import Published
 from warmer.model.version import SourceVersion
-from warmer.ops.cli import main
+from warmer.ops.cli import COMMANDS, main
 from warmer.refresh import RefreshRequest
 from warmer.settings.schema import schema_text
 from warmer.store.port import Claim
@@ -153,6 +153,19 @@ def test_help_imports_nothing_that_it_does_not_need() -> None:
     )
 
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_explains_itself(
+    capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--help"])
+
+    out = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert out.startswith(f"Usage: warmer {name} ")
+    assert "\\b" not in out
 
 
 async def test_the_version_is_told_to_people_and_to_programs() -> None:
@@ -473,6 +486,31 @@ async def test_why_stale_names_the_event_that_raised_the_floor(
         "shop-db/product:42": {"epoch": 0, "parts": ["18"], "raised": 1}
     }
     assert [seen["id"] for seen in data["events"]] == [event.id]
+
+
+async def test_every_name_in_the_json_of_why_is_in_its_help(
+    shop: Shop, parts: WorkerParts
+) -> None:
+    await load_version_17(shop, parts)
+    await parts.control.events.append([encode(change(18))])
+    await parts.invalidator.apply([change(18)])
+
+    data = (await shop.warmer("why", KEY, "--json")).data
+    told = (await shop.warmer("why", "--help")).out
+
+    names = {*_names(data)} - {"locale", "id", "shop-db/product:42"}
+    assert {"age_ms", "raised", "standing", "lane"} <= names
+    assert [name for name in sorted(names) if f'"{name}"' not in told] == []
+
+
+def _names(data: object) -> Iterator[str]:
+    if isinstance(data, dict):
+        yield from data
+        for value in data.values():
+            yield from _names(value)
+    if isinstance(data, list):
+        for value in data:
+            yield from _names(value)
 
 
 async def test_why_stale_after_an_event_without_a_version(

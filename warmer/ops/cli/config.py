@@ -23,12 +23,12 @@ def config() -> None:
 @click.argument("file", required=False, type=click.Path())
 @JSON
 def check(file: str | None, *, as_json: bool) -> int:
-    r"""Name every mistake at once; exit with 78 if there is one.
+    """Name every mistake at once; exit with 78 if there is one.
 
     \b
     JSON: {"valid": bool, "file": str or null, "problems":
            [{"where": "warmer.toml:12", "setting": "cache.url", "message": str}]}
-    """
+    """  # noqa: D301 - click takes the byte
     try:
         configuration = configure(file)
     except ConfigError as exc:
@@ -51,12 +51,12 @@ def check(file: str | None, *, as_json: bool) -> int:
 @click.option("--origin", "with_origin", is_flag=True, help="Say where each is from.")
 @JSON
 def show(file: str | None, *, with_origin: bool, as_json: bool) -> int:
-    r"""Print every setting in force, as TOML paths. Secrets are not shown.
+    """Print every setting in force, as TOML paths. Secrets are not shown.
 
     \b
     JSON: {"cache.timeout": {"value": "100ms", "origin": "warmer.toml:12"}, …};
           an origin is file:line, a variable, a credential, a flag, or "default".
-    """
+    """  # noqa: D301 - click takes the byte
     settings = configure(file).settings
     origin_of = dict(_origins(settings))
     values = dict(_leaves(settings.model_dump(mode="json")))

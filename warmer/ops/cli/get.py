@@ -34,7 +34,7 @@ def get(
     raw: bool,
     as_json: bool,
 ) -> int:
-    r"""Print one value, read through the cache, and loaded if need be.
+    """Print one value, read through the cache, and loaded if need be.
 
     The value goes to standard output, how it came about to standard error. Exits with 1
     if the source has no such thing, with 75 if there is nothing to serve now.
@@ -43,7 +43,7 @@ def get(
     JSON: {"key": str, "state": "fresh" | "stale" | "loaded" | …, "age_ms": int or null,
            "versions": {"shop-db/product:42": {"epoch": 0, "parts": ["17"]}},
            "value": any, or "value_base64": str where the value is bytes}
-    """
+    """  # noqa: D301 - click takes the byte
     ms = parse_duration(deadline)
     if ms is None:
         raise click.BadParameter(f"--deadline {deadline!r} is not 500ms, 5s, 2m …")

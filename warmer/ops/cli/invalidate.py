@@ -50,7 +50,7 @@ def invalidate(
     hard: bool,
     as_json: bool,
 ) -> int:
-    r"""Append one event to the event log: these entities, such as product:42, changed.
+    """Append one event to the event log: these entities, such as product:42, changed.
 
     Workers make stale what depends on them, or remove it, and refresh what was cached.
     Prints the event's id, which log lines carry. Refuses entities that no dataset depends
@@ -58,7 +58,7 @@ def invalidate(
 
     \b
     JSON: {"id": str, "log_id": str, "keys": {"product": 3}}; keys are counted per dataset.
-    """
+    """  # noqa: D301 - click takes the byte
     configuration = configure(file)
     event = Event(
         id=f"cli-{secrets.token_hex(8)}",

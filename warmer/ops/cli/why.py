@@ -43,7 +43,7 @@ LETTERS_SHOWN = 5
 @CONFIG
 @JSON
 def why(words: tuple[str, ...], file: str | None, *, as_json: bool) -> int:
-    r"""Say why a key is fresh, stale or absent, and what is stored for it.
+    """Say why a key is fresh, stale or absent, and what is stored for it.
 
     One sentence first; then entry, lease, guard, its place in the due set, the newest
     events of its entities and what each means for it, and dead letters about it. Windows
@@ -53,14 +53,21 @@ def why(words: tuple[str, ...], file: str | None, *, as_json: bool) -> int:
     \b
     JSON: {"key", "dataset", "schema_version", "parts", "now_ms",
            "verdict": "fresh" | "stale" | "error_only" | "expired" | "absent" | "unreadable",
-           "because": the sentence, "entry": {…} or null, "entry_refused": str or null,
-           "lease": {"token", "ends_in_ms"} or null, "guard": {…} or null,
+           "because": the sentence,
+           "entry": {"age_ms", "created_at_ms", "fresh_for_ms", "stale_for_ms",
+                     "error_for_ms", "fence", "load_ms", "negative", "kept_stale",
+                     "body_bytes", "versions": {scope: {"epoch", "parts"}}} or null,
+           "entry_refused": str or null,
+           "lease": {"token", "ends_in_ms"} or null,
+           "guard": {"fence", "generation", "blind", "hard", "failures",
+                     "purged_ms_ago", "retry_in_ms", "ends_in_ms",
+                     "floors": {scope: {"epoch", "parts", "raised"}}} or null,
            "due": {"lane", "working", "due_in_ms", "attempts"} or null,
            "events": [{"id", "log_id", "at_ms", "source", "entities", "version", "mode",
                        "standing": "raised_floor" | "superseded" | "in_entry" |
                                    "not_applied" | "unversioned"}],
            "dead_letters": [{"id", "kind", "reason", …}], "control_error": str or null}
-    """
+    """  # noqa: D301 - click takes the byte
     configuration = configure(file)
     dataset, key = key_named(configuration.datasets, words)
     found = asyncio.run(_gather(configuration, dataset, key))
