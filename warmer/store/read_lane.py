@@ -93,9 +93,11 @@ class ReadLane:
             batch.cancel()
         await asyncio.gather(*batches, return_exceptions=True)
         while self._idle:
-            connection = self._idle.pop()
-            await connection.disconnect()
-            await self._pool.release(connection)
+            await self._give_back(self._idle.pop())
+
+    async def _give_back(self, connection: "AbstractConnection") -> None:
+        await connection.disconnect()
+        await self._pool.release(connection)
 
     def _enqueue(self, key: str) -> _Read:
         if self._closed:
@@ -180,7 +182,7 @@ class ReadLane:
                 await connection.send_packed_command(command)
                 reply = await connection.read_response()
             except RedisConnectionError:
-                if not reused:
+                if self._closed or not reused:
                     raise
                 # Servers close idle connections; that is no failure, and a read may
                 # be repeated.
@@ -194,7 +196,10 @@ class ReadLane:
             await connection.disconnect(nowait=True)
             raise
         finally:
-            self._idle.append(connection)
+            if self._closed:
+                await self._give_back(connection)
+            else:
+                self._idle.append(connection)
         return cast("list[Body]", reply)
 
     def _fail_waiting(self, error: Exception) -> None:
