@@ -102,7 +102,9 @@ def test_importing_warmer_loads_nothing_that_only_workers_need(
     loaded = installed.run(
         "python",
         "-c",
-        f"import sys, warmer\nprint(sorted(set({HEAVY!r}) & set(sys.modules)))",
+        "import sys, warmer\n"
+        "assert warmer.CacheClient\n"
+        f"print(sorted(set({HEAVY!r}) & set(sys.modules)))",
     )
 
     assert loaded.strip() == "[]"
