@@ -23,7 +23,7 @@ from redis.exceptions import ReadOnlyError, RedisError
 
 from warmer.clock import Clock
 from warmer.errors import StoreError, StoreUnavailable
-from warmer.store.connections import translated
+from warmer.store.connections import leave, translated
 from warmer.store.script import Command, Reply, pipelined
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ class CallLane:
         if refused:
             # A primary was demoted under open connections, reads' among them. The name
             # may lead to another server by now.
-            await self._redis.connection_pool.disconnect()
+            leave(self._redis)
             again = await pipelined(self._redis, [commands[at] for at in refused])
             for at, reply in zip(refused, again, strict=True):
                 replies[at] = reply

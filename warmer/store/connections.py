@@ -2,7 +2,7 @@
 
 Holds: a connection that a restart or a failover broke is made again within the call that
 meets it, for up to half of the call's timeout; a demoted primary is left as soon as it
-refuses a write, or as soon as a sentinel names another. Replies are bytes always.
+refuses a write. Replies are bytes always.
 Does not hold: that a command is carried out once. All that this package sends may be
 repeated.
 
@@ -129,6 +129,19 @@ def connect(endpoint: Endpoint, *, max_connections: int = 32) -> Redis:
     return client
 
 
+def leave(redis: Redis) -> None:
+    """Cut all connections; each is made again at its next use, to where the name leads then.
+
+    Cut, not closed: `disconnect` on a connection that somebody reads from makes redis-py
+    fail in ways that are no connection errors.
+    """
+    pool = redis.connection_pool
+    for connection in (*pool._available_connections, *pool._in_use_connections):  # noqa: SLF001
+        writer = connection._writer  # noqa: SLF001 - redis-py 5 has no public way
+        if writer is not None:
+            writer.transport.abort()
+
+
 def translated(error: Exception) -> StoreError:
     """Return what `error`, of redis-py or asyncio, is to the rest of this package."""
     match error:
@@ -201,29 +214,11 @@ def _connect_by_sentinel(endpoint: Endpoint, options: dict[str, Any]) -> Redis:
     client: Redis = sentinel.master_for(
         endpoint.sentinel_service or "",
         redis_class=_PrimaryClient,
-        connection_pool_class=_PrimaryPool,
         socket_keepalive=True,
         **options,
         **tls,
     )
     return client
-
-
-class _PrimaryPool(SentinelConnectionPool):
-    """Connections to whichever server the sentinels call primary."""
-
-    @override
-    async def get_master_address(self) -> Any:
-        """Return where the primary is; connections to a former one are closed.
-
-        All of them: a read on a connection kept open would go on reading from a server
-        that no longer gets any writes.
-        """
-        former = self.master_address
-        address = await super().get_master_address()  # type: ignore[no-untyped-call]
-        if former is not None and former != address:
-            await self.disconnect()
-        return address
 
 
 class _PrimaryClient(Redis):
@@ -234,6 +229,6 @@ class _PrimaryClient(Redis):
         """Close everything."""
         await super().aclose(close_connection_pool)
         pool = self.connection_pool
-        if isinstance(pool, _PrimaryPool):
+        if isinstance(pool, SentinelConnectionPool):
             for sentinel in pool.sentinel_manager.sentinels:
                 await sentinel.aclose()
