@@ -186,7 +186,8 @@ class Household:
         while self._members:
             await self._members.pop().end()
         with suppress(ProcessLookupError):
-            self._leash.kill()
+            # And whatever was being started when the end came.
+            os.killpg(self._leash.pid, signal.SIGKILL)
         await self._leash.wait()
 
 
