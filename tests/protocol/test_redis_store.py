@@ -435,6 +435,19 @@ async def test_a_user_without_a_permission_is_told_which(
     assert refused.value.code == "NOPERM"
 
 
+@pytest.mark.parametrize("kind", ["valkey9", "redis7"])
+async def test_a_permission_that_a_script_lacks_is_not_taken_for_a_miss(
+    kind: str, start_server: Servers
+) -> None:
+    """R-FT-1: every caller would load."""
+    server = start_server(kind)
+    server.command("ACL SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-getrange")
+    url = server.url.replace("redis://", "redis://app:pw@")
+    async with store_on(server, url=url) as store:
+        with pytest.raises(StoreRefused, match="getrange|can't run this command"):
+            await store.claim(claim())
+
+
 async def test_a_wrong_password_is_a_refusal_that_names_no_password(
     start_server: Servers,
 ) -> None:

@@ -53,6 +53,8 @@ STAGE_ABOVE = 16 * 1024
 STAGED_MS = 60_000
 """How long a staged body outlives a publish that never ran."""
 
+_ATTEMPTS = 3
+"""Claims of one call: each further one needs another damaged entry, just published."""
 _U32 = 2**32 - 1
 _UNSTAGED = b"UNSTAGED"
 
@@ -91,7 +93,7 @@ class RedisStore:
     async def start(self) -> None:
         """Measure the server's clock and load the scripts.
 
-        Raises StoreRefused that names the command, where the user may not use one.
+        Raises StoreError; StoreRefused names the command that the user may not use.
         """
         scripts = (
             self._claim,
@@ -124,17 +126,19 @@ class RedisStore:
 
     async def claim(self, claim: Claim) -> ClaimReply:
         """Ask for the lease of one key."""
-        reply = await self._ask_claim(claim, claim.seen_fence)
-        if reply[0] == b"FRESH":
+        seen_fence = claim.seen_fence
+        for _ in range(_ATTEMPTS):
+            reply = await self._ask_claim(claim, seen_fence)
+            if reply[0] != b"FRESH":
+                return self._claim_reply(claim, reply)
             stored = cast("bytes", reply[1])
             entry = self._entry(claim.key, stored)
             if entry is not None:
                 return Fresh(entry)
             # To the script it is an entry, because only its body is doubtful: named as
             # seen, it is a miss.
-            fence = int.from_bytes(stored[48:56], "big")
-            reply = await self._ask_claim(claim, fence)
-        return self._claim_reply(claim, reply)
+            seen_fence = int.from_bytes(stored[48:56], "big")
+        raise StoreRefused("ERR", "whatever is published for the key is damaged")
 
     async def renew(self, lease: Lease, lease_ms: int) -> RenewReply:
         """Let the lease run `lease_ms` from now, if it is still mine."""

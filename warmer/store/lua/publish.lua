@@ -44,6 +44,9 @@ end
 -- Nil for what no reader would take for this key's entry: another type, format or key.
 local function read_entry()
     local head = redis.pcall("GETRANGE", entry, 0, 63)
+    if type(head) == "table" and not head.err:find("WRONGTYPE", 1, true) then
+        error(head)
+    end
     if type(head) ~= "string" or #head < 64 or head:sub(1, 3) ~= "WE\1" then
         return nil
     end
