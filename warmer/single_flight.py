@@ -35,7 +35,7 @@ class Flight(Generic[T]):
     def __init__(self, started: float) -> None:
         self.started = started
         self.until = started
-        self.waiters = 0
+        self.waiters: set[asyncio.Future[None]] = set()
         self.task: asyncio.Task[T]
 
 
@@ -68,28 +68,40 @@ class SingleFlight(Generic[T]):
 
         def landed(_: object) -> None:
             del self._flights[key]
+            for waiter in flight.waiters:
+                _wake(waiter)
 
-        # The task's first callback: waiters, which come later, find the key free.
         flight.task.add_done_callback(landed)
         return flight
 
     async def wait(self, flight: Flight[T], *, until: float, max_waiters: int) -> T:
         """Return what the flight gives; raises its error, TimeoutError, or TooMany."""
-        if flight.waiters >= max_waiters:
+        if len(flight.waiters) >= max_waiters:
             raise TooMany("waiters")
         flight.until = max(flight.until, until)
-        flight.waiters += 1
-        try:
-            left_s = max(0.0, until - self._clock.monotonic())
-            await asyncio.wait((flight.task,), timeout=left_s)
-        finally:
-            flight.waiters -= 1
+        if not flight.task.done():
+            await self._landing(flight, until - self._clock.monotonic())
         if not flight.task.done():
             raise TimeoutError
         if flight.task.cancelled():
             # Not this caller's own cancellation: the registry was closed under it.
             raise TooMany("flights")
         return flight.task.result()
+
+    async def _landing(self, flight: Flight[T], within_s: float) -> None:
+        """Return when the flight has landed, or the time is up.
+
+        `asyncio.wait` would do, at 30 µs more for each of hundreds of callers.
+        """
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        flight.waiters.add(waiter)
+        timer = loop.call_later(max(0.0, within_s), _wake, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            flight.waiters.discard(waiter)
 
     async def aclose(self) -> None:
         """Cancel what is under way and wait until it has ended."""
@@ -99,3 +111,8 @@ class SingleFlight(Generic[T]):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _wake(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
+        waiter.set_result(None)

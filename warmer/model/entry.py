@@ -151,7 +151,7 @@ class Content:
         return payload if self.flags & _RAW else orjson.loads(payload)
 
 
-NOT_FOUND = Content(Flag.NEGATIVE, b"")
+NOT_FOUND = Content(_NEGATIVE, b"")
 
 
 def encode_value(value: object, *, compress_above: int | None) -> Content:
@@ -180,7 +180,7 @@ def encode_value(value: object, *, compress_above: int | None) -> Content:
 
 def encode_payload(payload: bytes, *, raw: bool, compress_above: int | None) -> Content:
     """Return bytes that are the value (`raw`) or JSON text, compressed where that saves."""
-    flags = Flag.RAW if raw else Flag(0)
+    flags = _RAW if raw else 0
     if compress_above is not None and len(payload) > compress_above:
         frame = zstd.compress(
             payload,
@@ -191,7 +191,7 @@ def encode_payload(payload: bytes, *, raw: bool, compress_above: int | None) -> 
         )
         # Inflating costs every reader; a tenth saved does not pay for it.
         if len(frame) < 0.9 * len(payload):
-            return Content(flags | Flag.ZSTD, frame)
+            return Content(flags | _ZSTD, frame)
     return Content(flags, payload)
 
 
