@@ -26,6 +26,12 @@ async def stored(world: World, versions: Versions | None = None) -> Lease:
     return lease
 
 
+async def fence_of(world: World) -> int:
+    entry = await world.store.read(KEY)
+    assert entry is not None
+    return entry.fence
+
+
 async def test_a_soft_purge_makes_stale_and_keeps_the_body(world: World) -> None:
     """R-INV-1, R-POL-2."""
     lease = await stored(world, rows(1))
@@ -186,6 +192,43 @@ async def test_what_only_the_entry_knew_is_remembered(world: World) -> None:
     reply = await world.store.publish(lease, publication(rows(40)))
 
     assert reply is Published.OUTDATED
+
+
+async def test_an_event_below_the_floor_is_old_news(world: World) -> None:
+    """R-INV-2, R-FT-7: the entry's load began after a newer event of the same row."""
+    await world.store.invalidate(change(5))
+    await stored(world)
+    before = (await world.kept()).entry
+
+    reply = await world.store.invalidate(change(4))
+
+    assert reply.result is InvalidateResult.OLDER
+    assert (await world.kept()).entry == before
+
+
+async def test_an_old_event_that_comes_again_changes_nothing(world: World) -> None:
+    """R-INV-2: otherwise a replay of the event log would overtake every load."""
+    await stored(world, rows(42))
+    await world.store.invalidate(change(41))
+    before = await world.kept()
+
+    reply = await world.store.invalidate(change(41))
+
+    assert reply.result is InvalidateResult.OLDER
+    assert await world.kept() == before
+
+
+async def test_a_load_without_a_version_is_judged_by_an_old_event_too(
+    world: World,
+) -> None:
+    """R-INV-3: the entry is newer than the event; the load that runs may not be."""
+    await stored(world, rows(42))
+    lease = await claimed(world, "early", seen_fence=(await fence_of(world)))
+    await world.store.invalidate(change(41))
+
+    reply = await world.store.publish(lease, publication())
+
+    assert reply is not Published.PUBLISHED
 
 
 async def test_a_hard_purge_is_not_excused_by_a_floor(world: World) -> None:

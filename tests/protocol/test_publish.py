@@ -309,6 +309,22 @@ async def test_an_unproven_load_soon_after_a_change_is_read_once_more(
     assert entry.fresh_until == purged_at + 2_000
 
 
+async def test_an_unproven_load_of_a_refresh_whose_guard_was_lost_is_read_once_more(
+    world: World,
+) -> None:
+    """R-INV-3: the event is news to the guard, so the replica may lag by `settle` again."""
+    await world.store.invalidate(change(2))
+    await world.lose_guard()
+    lease = await claimed(world, wanted=rows(2))
+    await world.advance(100)
+
+    await world.store.publish(lease, publication(settle_ms=2_000))
+
+    entry = await world.store.read(KEY)
+    assert entry is not None
+    assert entry.fresh_until == world.now() - 100 + 2_000
+
+
 @pytest.mark.parametrize(
     ("known", "reported", "expected"),
     [

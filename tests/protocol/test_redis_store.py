@@ -444,7 +444,7 @@ async def test_a_permission_that_a_script_lacks_is_not_taken_for_a_miss(
     server.command("ACL SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-getrange")
     url = server.url.replace("redis://", "redis://app:pw@")
     async with store_on(server, url=url) as store:
-        with pytest.raises(StoreRefused, match="getrange|can't run this command"):
+        with pytest.raises(StoreRefused, match=r"getrange|can't run this command"):
             await store.claim(claim())
 
 
