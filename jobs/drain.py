@@ -3,8 +3,8 @@
 Holds: nothing is taken that has no slot to begin at once. A key is reported done only
 after its refresh reached what was asked for; a key this process cannot report (the
 control server is away, the process dies) comes back by itself, and finds itself fresh.
-While a lane is being drained here it is drained until nothing is ready, whatever becomes
-of the job that began it.
+A lane that is drained here is drained until nothing is ready: the job that began it only
+asks, and does not wait.
 Does not hold: that a key is refreshed once. Leases see to it that it is loaded once.
 """
 
@@ -79,8 +79,6 @@ class Drain:
         self._report = report
         self._pulse = pulse
         self._asked = asyncio.Event()
-        self._quiet = asyncio.Event()
-        self._quiet.set()
         self._stopping = False
         self._shared_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -88,19 +86,14 @@ class Drain:
         self._ended: list[tuple[TakenKey, Verdict]] = []
         self._settling: asyncio.Task[None] | None = None
 
+    @property
+    def full(self) -> bool:
+        """True if nothing more can begin here now."""
+        return not self._slots.free(self.lane)
+
     def ask(self) -> None:
         """Have the lane looked into, now or once more."""
         self._asked.set()
-        self._quiet.clear()
-
-    async def quiet(self, within_s: float) -> bool:
-        """Return True once nothing is ready and nothing runs, False when the time is up."""
-        try:
-            async with asyncio.timeout(within_s):
-                await self._quiet.wait()
-        except TimeoutError:
-            return False
-        return True
 
     async def serve(self) -> None:
         """Drain whenever asked, until `stop`; an error is reported, and the work goes on."""
@@ -135,7 +128,6 @@ class Drain:
             await asyncio.wait(handed_back, timeout=CANCELLED_WITHIN_S)
         if self._settling is not None:
             await asyncio.wait((self._settling,), timeout=CANCELLED_WITHIN_S)
-        self._quiet.set()
 
     # --- taking -----------------------------------------------------------------------
 
@@ -172,23 +164,24 @@ class Drain:
 
     async def _look_again(self, taken: Taken) -> None:
         if taken.next_in_ms is None:
-            self._note_quiet()
-        elif taken.next_in_ms > 0:
+            return
+        if taken.next_in_ms > 0:
             self._look_in(taken.next_in_ms)
-        else:
-            self._asked.set()
-            await self._share()
+            return
+        self._asked.set()
+        await self._share()
 
     def _look_in(self, delay_ms: int) -> None:
-        if delay_ms <= LINGER_MS and not self._stopping:
-            loop = asyncio.get_running_loop()
-            at = loop.time() + delay_ms / 1000
-            if self._timer is None or self._timer.when() <= loop.time():
-                self._timer = loop.call_at(at, self.ask)
-            elif at < self._timer.when():
-                self._timer.cancel()
-                self._timer = loop.call_at(at, self.ask)
-        self._note_quiet()
+        """Ask again in `delay_ms`; of several such instants the first counts."""
+        if delay_ms > LINGER_MS or self._stopping:
+            return
+        loop = asyncio.get_running_loop()
+        at = loop.time() + delay_ms / 1000
+        if self._timer is not None and loop.time() < self._timer.when() <= at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_at(at, self.ask)
 
     async def _share(self) -> None:
         """Call for other workers: more is ready than there are slots here."""
@@ -250,7 +243,6 @@ class Drain:
             except Exception as exc:  # noqa: BLE001 - the next ones are told all the same
                 self._report("drain_failed", self.lane.value, error=exc)
         self._settling = None
-        self._note_quiet()
 
     async def _tell(self, ended: list[tuple[TakenKey, Verdict]]) -> None:
         done: list[TakenKey] = []
@@ -291,7 +283,3 @@ class Drain:
             return key_of(taken.member, self._datasets).dataset
         except BadKey:
             return "unknown"
-
-    def _note_quiet(self) -> None:
-        if not self._asked.is_set() and not self._refreshes and not self._ended:
-            self._quiet.set()

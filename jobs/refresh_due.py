@@ -1,4 +1,4 @@
-"""The job `refresh_due`: somebody put keys into a lane; drain it."""
+"""The job `refresh_due`: somebody put keys into a lane; have it drained here."""
 
 from arq import Retry
 
@@ -6,25 +6,23 @@ from jobs.parts import Context, of
 from warmer.dispatch import read_lane
 from warmer.errors import StoreError
 
-BUDGET_S = 10.0
-"""A job is this long at most; then another one is queued, for whoever is free."""
 PASS_ON_S, RETRY_IN_S = 0.1, 1.0
 
 
-async def refresh_due(ctx: Context, lane: object) -> str:
-    """Have this process drain `lane`, and return when nothing in it is ready."""
+async def refresh_due(ctx: Context, lane: object) -> None:
+    """Have this process drain `lane`, or leave the job to one that can.
+
+    It does not wait for the drain: a job that ran as long as there is work would keep its
+    place in arq from the jobs that bring events.
+    """
     parts = of(ctx)
     drain = parts.drains.get(read_lane(lane))
-    if drain is None:
-        # One queue for all lanes: a process that does not serve this one passes it on.
+    if drain is None or drain.full:
+        # The wake flag stays, so that no second job is queued meanwhile.
         raise Retry(defer=PASS_ON_S)
     try:
         # First: what becomes due from here on queues a job of its own.
         await parts.control.due.begin_drain(drain.lane)
-        drain.ask()
-        if await drain.quiet(BUDGET_S):
-            return "drained"
-        await parts.control.due.sweep(drain.lane)
     except StoreError as exc:
         raise Retry(defer=RETRY_IN_S) from exc
-    return "goes on"
+    drain.ask()

@@ -24,10 +24,14 @@ class Slots:
         """How many are in use."""
         return self._used
 
+    def free(self, lane: Lane) -> int:
+        """Return how many could be had now."""
+        kept_back = self._for_now_only if lane is Lane.WARM else 0
+        return max(0, self._total - self._used - kept_back)
+
     def reserve(self, lane: Lane, most: int) -> int:
         """Return how many of up to `most` slots are yours now; give each back."""
-        kept_back = self._for_now_only if lane is Lane.WARM else 0
-        granted = max(0, min(most, self._total - self._used - kept_back))
+        granted = min(most, self.free(lane))
         self._used += granted
         return granted
 

@@ -44,7 +44,7 @@ from warmer.wiring import Configured, WorkerParts, configured, open_worker_parts
 log = logging.getLogger("warmer.worker")
 
 JOBS_AT_ONCE = 8
-"""arq jobs here only wait for a lane, so few are enough."""
+"""arq's jobs here take milliseconds, so few are enough."""
 QUEUE_READ_LIMIT = 1_000
 """Running jobs stand at the head of the queue, for all workers: far more than there are."""
 POLL_S = 0.05
@@ -53,7 +53,7 @@ JOB_TIMEOUT_S = 30
 CLAIM_S, RENEW_CLAIMS_S = 8, 2.0
 """A claim of arq's outlives its worker by this; renewed while the worker lives."""
 JOB_WAIT_S = 5
-"""After SIGTERM jobs end as soon as the drains have stopped; this is the bound."""
+"""After SIGTERM: how long arq's running jobs may take to end."""
 STUCK_S = 20.0
 VISIBLE_MARGIN_MS = 5_000
 _PAUSE_BASE_MS, _PAUSE_CAP_MS = 200, 10_000
