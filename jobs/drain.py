@@ -9,6 +9,7 @@ Does not hold: that a key is refreshed once. Leases see to it that it is loaded 
 """
 
 import asyncio
+import logging
 from random import Random
 from typing import assert_never
 
@@ -35,6 +36,8 @@ from warmer.refresh import Refresher, RefreshRequest
 from warmer.signals import Signals
 from warmer.store.control import ControlServer
 from warmer.store.due_set import BATCH
+
+log = logging.getLogger("warmer.drain")
 
 SHARE_EVERY_S = 0.1
 """How often a worker that cannot keep up calls for others."""
@@ -204,6 +207,12 @@ class Drain:
             self._settle(key, Again(0))
             raise
         else:
+            log.debug(
+                "refresh_ended key=%s event=%s verdict=%r",
+                key.member,
+                key.event_id,
+                verdict,
+            )
             self._settle(key, verdict)
         finally:
             self._slots.give_back()
