@@ -12,6 +12,7 @@ from tests.datasets import product
 from tests.stores import WatchedStore, tasks_left
 from warmer.clock import SystemClock
 from warmer.errors import OriginUnavailable
+from warmer.model.dataset import Dataset
 from warmer.model.entry import encode_value
 from warmer.model.key import Key
 from warmer.model.outcome import ClaimReply, Loaded, LoadFailed, Published
@@ -21,7 +22,9 @@ from warmer.signals import Counters
 from warmer.store.port import CacheStore, Claim
 
 CLOCK = SystemClock()
-PRODUCT = product(lease_ms=60)
+PRODUCT = product()
+SHORT = product(lease_ms=60)
+"""Renewed after 20 ms."""
 KEY = PRODUCT.key({"id": 42})
 VALUE = Loaded(encode_value("value", compress_above=None), {}, load_ms=1)
 
@@ -35,10 +38,12 @@ def nothing_is_lost(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     assert [record for record in records if record.name == "asyncio"] == []
 
 
-def refresher(store: CacheStore, load: Load) -> Refresher:
+def refresher(
+    store: CacheStore, load: Load, *, dataset: Dataset = PRODUCT
+) -> Refresher:
     return Refresher(
         store=store,
-        datasets={"product": PRODUCT},
+        datasets={"product": dataset},
         load_of=lambda _dataset: load,
         clock=CLOCK,
         random=random.Random(7),
@@ -103,8 +108,10 @@ async def test_cancelled_at_any_call_it_leaves_no_lease_and_no_task(
             await never.wait()
         return VALUE
 
+    dataset = SHORT if answer == "late value" else PRODUCT
+    store = WatchedStore(a_store, stop.visit)
     refresh = asyncio.create_task(
-        refresher(WatchedStore(a_store, stop.visit), load).run(RefreshRequest(KEY))
+        refresher(store, load, dataset=dataset).run(RefreshRequest(KEY))
     )
     await stop.reached.wait()
     for _ in range(cancels):
