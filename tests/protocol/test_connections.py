@@ -194,12 +194,14 @@ async def test_tls_with_a_doubtful_server_is_refused(
 
 # --- the primary moves ----------------------------------------------------------------
 
+SYNC_AT_ONCE = ("--repl-diskless-sync-delay", "0")
+
 
 async def test_the_first_refused_write_follows_the_name_to_the_new_primary(
     start_server: Servers, tmp_path: Path
 ) -> None:
     """FAILOVER-1, FAILOVER-5: demoted alive, no connection closed; reads move as well."""
-    old, new = start_server("valkey9"), start_server("valkey9")
+    old, new = (start_server("valkey9", options=SYNC_AT_ONCE) for _ in range(2))
     name = tmp_path / "cache.sock"
     name.symlink_to(old.socket_path)
     async with store_at(Endpoint(url=f"unix://{name}", timeout_ms=5_000)) as store:
@@ -227,7 +229,7 @@ async def test_a_server_that_stays_a_replica_refuses_and_recovers(
     start_server: Servers,
 ) -> None:
     """FAILOVER-5: said as what it is, and over without a restart of the process."""
-    server, other = start_server("redis7"), start_server("redis7")
+    server, other = (start_server("redis7", options=SYNC_AT_ONCE) for _ in range(2))
     async with store_at(Endpoint(url=server.url, timeout_ms=5_000)) as store:
         await store.claim(claim("before"))
         server.command("REPLICAOF", HOST, other.port)

@@ -140,6 +140,17 @@ async def test_a_fence_that_a_failover_issued_twice_is_told_apart_by_its_token(
     assert await world.store.publish(again, publication()) is PublishReply.PUBLISHED
 
 
+async def test_an_earlier_load_of_the_same_token_is_refused(world: World) -> None:
+    """R-LSE-4: its lease ran out, and the retry of its claim began a new load."""
+    first = await claimed(world, lease_ms=100)
+    await world.advance(100)
+    again = await claimed(world)
+    assert again.fence > first.fence
+
+    assert await world.store.publish(first, publication()) is PublishReply.FENCED
+    assert await world.store.publish(again, publication()) is PublishReply.PUBLISHED
+
+
 # --- an invalidation lands while the load runs -------------------------------------------
 
 

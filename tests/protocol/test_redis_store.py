@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import replace
 
 import pytest
@@ -24,6 +24,7 @@ from warmer.model.entry import Content, Flag, encode_value
 from warmer.model.key import Key
 from warmer.model.outcome import (
     Claimed,
+    ClaimReply,
     Fresh,
     InvalidateResult,
     PublishReply,
@@ -31,11 +32,12 @@ from warmer.model.outcome import (
     RenewReply,
 )
 from warmer.signals import Counters
-from warmer.store.call_lane import BATCH, CallLane
+from warmer.store.call_lane import BATCH, IN_FLIGHT, CallLane
 from warmer.store.connections import Endpoint, connect
 from warmer.store.keyspace import Keyspace
 from warmer.store.read_lane import ReadLane
 from warmer.store.redis_store import STAGE_ABOVE, RedisStore
+from warmer.store.script import Command, Reply
 from warmer.store.wakeups import Wakeups
 
 LARGE = encode_value(b"x" * (STAGE_ABOVE + 1), compress_above=None)
@@ -81,28 +83,70 @@ async def loop_turn() -> None:
     await turned.wait()
 
 
+class WatchedLane:
+    """Counts exchanges, and how many of them are under way."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.exchanges = self.at_once = self._under_way = 0
+        exchange = CallLane._exchange_on_primary
+
+        async def counted(lane: CallLane, commands: list[Command]) -> list[Reply]:
+            assert len(commands) <= BATCH + 1
+            self.exchanges += 1
+            self._under_way += 1
+            self.at_once = max(self.at_once, self._under_way)
+            try:
+                return await exchange(lane, commands)
+            finally:
+                self._under_way -= 1
+
+        monkeypatch.setattr(CallLane, "_exchange_on_primary", counted)
+
+
+def claims(
+    store: RedisStore, count: int
+) -> list[Coroutine[object, object, ClaimReply]]:
+    return [store.claim(claim(f"t{at}", key=key(at))) for at in range(count)]
+
+
 async def test_calls_that_meet_leave_in_one_pipeline(
     server: ServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R-CARD-3: 40 claims in one loop turn are three exchanges, not 40."""
     async with store_on(server) as store:
         await store.start()
-        exchanges = 0
-        exchange = CallLane._exchange_on_primary
+        watched = WatchedLane(monkeypatch)
 
-        async def counted(lane: CallLane, commands: list[object]) -> object:
-            nonlocal exchanges
-            exchanges += 1
-            assert len(commands) <= BATCH + 1
-            return await exchange(lane, commands)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(CallLane, "_exchange_on_primary", counted)
-        replies = await asyncio.gather(
-            *(store.claim(claim(f"t{number}", key=key(number))) for number in range(40))
-        )
+        replies = await asyncio.gather(*claims(store, 40))
 
     assert all(isinstance(reply, Claimed) for reply in replies)
-    assert exchanges == 3
+    assert watched.exchanges == 3
+
+
+async def test_few_pipelines_are_under_way_however_many_calls_wait(
+    server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RPOOL-6: the connections of a process are bounded, and the calls take turns."""
+    async with store_on(server) as store:
+        watched = WatchedLane(monkeypatch)
+
+        replies = await asyncio.gather(*claims(store, 500))
+
+    assert all(isinstance(reply, Claimed) for reply in replies)
+    assert watched.at_once == IN_FLIGHT
+
+
+async def test_a_call_too_many_is_refused_at_once(
+    server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RPOOL-6: what waits is bounded too."""
+    monkeypatch.setattr("warmer.store.call_lane.MAX_WAITING", 5)
+    async with store_on(server) as store:
+        replies = await asyncio.gather(*claims(store, 7), return_exceptions=True)
+
+    refused = [reply for reply in replies if isinstance(reply, StoreUnavailable)]
+    assert len(refused) == 2
+    assert "store_lane_full" in str(refused[0])
 
 
 async def test_replies_reach_their_own_callers_whoever_goes_away(
@@ -388,7 +432,7 @@ async def test_full_memory_does_not_keep_an_event_from_its_entry(
         assert reply.result is InvalidateResult.PURGED
         entry = await store.read(KEY)
         assert entry is not None
-        assert entry.fresh_until <= store.now_ms() + 1
+        assert entry.fresh_until < entry.created_at + 60_000
         with pytest.raises(StoreRefused, match="OOM"):
             await store.invalidate(change(2, key=key(1)))
         with pytest.raises(StoreRefused, match="OOM"):
