@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.control import due_key
 from tests.fleet import CLOCK, Shop, shop_on
 from tests.processes import Children
 from tests.servers import ServerProcess
+from warmer.model.due import Lane
 
 MANY = range(200)
 
@@ -104,3 +106,35 @@ async def test_a_worker_told_to_stop_while_it_waits_stops(
     worker.terminate()
 
     assert await worker.exited(within_s=10) == 0
+
+
+async def test_a_worker_outlives_what_kills_arq(
+    shop: Shop, valkey: ServerProcess, children: Children
+) -> None:
+    """ARQ-8, MEMORY-5: arq's worker is made anew, and what was lost meanwhile is found."""
+    worker = await shop.worker(children)
+    valkey.command("SET", "warmer:queue", "not a queue")
+    await worker.line("arq_worker_died", within_s=20)
+    valkey.command("DEL", "warmer:queue")
+    shop.write(1)
+
+    await shop.control.due.add(Lane.NOW, [due_key(1, version=1)])
+
+    await shop.fresh(1)
+    assert worker.exit_status is None
+
+
+async def test_garbage_in_arqs_queue_stops_nobody(
+    shop: Shop, valkey: ServerProcess, children: Children
+) -> None:
+    """ARQ-8: whoever may write there can ask for work, and no more."""
+    await shop.worker(children)
+    for number, payload in enumerate((b"\x80\x04garbage", b"{}", b"[]")):
+        valkey.command("SET", f"arq:job:g{number}", payload)
+        valkey.command("ZADD", "warmer:queue", 1, f"g{number}")
+    shop.write(1)
+
+    await shop.control.due.add(Lane.NOW, [due_key(1, version=1)])
+
+    await shop.fresh(1)
+    assert not valkey.command("EXISTS", "arq:job:g0", "arq:job:g1", "arq:job:g2")
