@@ -81,26 +81,19 @@ async def open_client(
     """Give a client that reads through the cache, and loads from the datasets' origins."""
     configuration = configured(source)
     clock, counts = SystemClock(), signals or Counters()
-    spread = random.Random()  # noqa: S311 - spreads instants
+    datasets = configuration.datasets
     async with AsyncExitStack() as stack:
-        load_of = await _open_origins(stack, configuration, clock, counts)
+        load_of = _open_origins(stack, configuration, clock, counts)
         store = await stack.enter_async_context(
             open_store(configuration, clock=clock, signals=counts)
         )
         client = CacheClient(
             store=store,
-            datasets=configuration.datasets,
-            refresher=Refresher(
-                store=store,
-                datasets=configuration.datasets,
-                load_of=load_of,
-                clock=clock,
-                random=spread,
-                signals=counts,
-            ),
+            datasets=datasets,
+            refresher=_refresher(store, datasets, load_of, counts),
             load_of=load_of,
             clock=clock,
-            random=spread,
+            random=random.Random(),  # noqa: S311 - spreads instants
             signals=counts,
             max_local_loads=configuration.settings.client.max_local_loads,
             default_deadline=configuration.settings.client.deadline,
@@ -118,10 +111,9 @@ async def open_worker_parts(
 
     configuration = configured(source)
     clock, counts = SystemClock(), signals or Counters()
-    spread = random.Random()  # noqa: S311 - spreads instants
     datasets = configuration.datasets
     async with AsyncExitStack() as stack:
-        load_of = await _open_origins(stack, configuration, clock, counts)
+        load_of = _open_origins(stack, configuration, clock, counts)
         store = await stack.enter_async_context(
             open_store(configuration, clock=clock, signals=counts)
         )
@@ -133,14 +125,7 @@ async def open_worker_parts(
             settings=configuration.settings,
             datasets=datasets,
             store=store,
-            refresher=Refresher(
-                store=store,
-                datasets=datasets,
-                load_of=load_of,
-                clock=clock,
-                random=spread,
-                signals=counts,
-            ),
+            refresher=_refresher(store, datasets, load_of, counts),
             invalidator=Invalidator(
                 store=store, datasets=datasets, due=control.due, signals=counts
             ),
@@ -148,7 +133,7 @@ async def open_worker_parts(
             jobs=Jobs(clock),
             arq_redis=arq_redis,
             clock=clock,
-            random=spread,
+            random=random.Random(),  # noqa: S311 - spreads instants
             signals=counts,
         )
 
@@ -218,6 +203,22 @@ def endpoint_of(server: Server) -> Endpoint:
     )
 
 
+def _refresher(
+    store: RedisStore,
+    datasets: Datasets,
+    load_of: Callable[[Dataset], Load],
+    signals: Signals,
+) -> Refresher:
+    return Refresher(
+        store=store,
+        datasets=datasets,
+        load_of=load_of,
+        clock=SystemClock(),
+        random=random.Random(),  # noqa: S311 - spreads instants
+        signals=signals,
+    )
+
+
 def _drain_job(clock: Clock, lane: Lane) -> QueuedJob:
     # arq is imported by the first key that becomes due: most commands add none.
     from warmer.dispatch import Jobs  # noqa: PLC0415
@@ -231,7 +232,7 @@ def _connect(stack: AsyncExitStack, server: Server) -> "Redis":
     return redis
 
 
-async def _open_origins(
+def _open_origins(
     stack: AsyncExitStack, configuration: Configuration, clock: Clock, signals: Signals
 ) -> Callable[[Dataset], Load]:
     """Return what loads each dataset; only origins that a dataset names are opened."""

@@ -1,5 +1,6 @@
 """What can be set, and what is said about every mistake."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -16,8 +17,9 @@ from warmer.model.dataset_config import (
     configuration_of,
     datasets_of,
 )
-from warmer.settings import Spread, load_settings, parse_duration, read_settings
+from warmer.settings import Cache, Spread, load_settings, parse_duration, read_settings
 from warmer.settings.units import parse_size, write_duration, write_size
+from warmer.store.keyspace import Keyspace
 
 CACHE = '[cache]\nurl = "redis://127.0.0.1:6379/0"\n'
 SHOP = '[origins.shop]\nbase_url = "http://127.0.0.1:8080"\n'
@@ -165,6 +167,9 @@ OTHER_MISTAKES = [
     (CACHE + 'sentinels = ["a:1"]\n', "cache", "not both"),
     ('[cache]\nsentinels = ["a"]\n', "cache.sentinels.0", "host:port"),
     (CACHE + 'timeout = "11s"\n', "cache.timeout", "1ms … 10s"),
+    (CACHE + 'lease_name = "lock"\n', "cache.lease_name", "{key} or {plain_key} once"),
+    (CACHE + 'lease_name = "{key}"\n', "cache.lease_name", "something besides"),
+    (CACHE + 'lease_name = "{key}:{x}"\n', "cache.lease_name", "no other braces"),
     (CACHE + "max_connections = 1\n", "cache.max_connections", "2 … 1024"),
     (CACHE + "[cahce]\n", "cahce", "did you mean cache?"),
     (CACHE + "[origins.shop]\n", "origins.shop.base_url", "is required"),
@@ -194,6 +199,25 @@ def test_a_wrong_setting_is_refused_by_field_and_range(
     error = refusal(tmp_path, text)
 
     assert [says in p.message for p in error.problems if p.setting == setting] == [True]
+
+
+@given(
+    st.lists(st.sampled_from(["{key}", "{plain_key}", "{", "}", "lock", ":"])).map(
+        "".join
+    )
+)
+def test_a_lease_name_is_refused_where_the_keyspace_would_refuse_it(name: str) -> None:
+    def accepts(make: Callable[[], object]) -> bool:
+        try:
+            make()
+        except (ValueError, ConfigError):
+            return False
+        return True
+
+    settings = {"url": "redis://x", "lease_name": name}
+    assert accepts(lambda: Cache.model_validate(settings)) is accepts(
+        lambda: Keyspace(name)
+    )
 
 
 def test_every_mistake_is_named_at_once_with_its_line(tmp_path: Path) -> None:

@@ -81,6 +81,18 @@ def _header_value(value: SecretStr) -> SecretStr:
     return value
 
 
+def _lease_name(template: str) -> str:
+    # `warmer.store.keyspace.Keyspace` asks the same; here the file can be named.
+    rest = re.sub(r"\{(plain_)?key\}", "", template, count=1)
+    if rest == template or not rest or re.search(r"[{}]", rest):
+        raise PydanticCustomError(
+            "lease_name",
+            "must hold {name} once, something besides, and no other braces",
+            {"name": "{key} or {plain_key}"},
+        )
+    return template
+
+
 def _sentinel(address: str) -> str:
     host, colon, port = address.rpartition(":")
     if not (colon and host and port.isdigit() and 0 < int(port) < 65_536):  # noqa: PLR2004
@@ -151,7 +163,7 @@ class Server(Part):
 class Cache(Server):
     """The cache server: entries, leases and guards. It may evict."""
 
-    lease_name: str = "lock:{key}"
+    lease_name: Annotated[str, AfterValidator(_lease_name)] = "lock:{key}"
     """Name of a key's lease. Default `lock:{key}`; request paths that already use leases
     keep their names: `{key}` is the key as hash tag, `{plain_key}` the bare key."""
     timeout: Annotated[timedelta, Duration("1ms", "10s")] = _seconds(0.1)

@@ -20,15 +20,17 @@ def config() -> None:
 
 
 @config.command()
-@click.argument("file", required=False, type=click.Path())
+@click.argument("named", required=False, metavar="[FILE]")
+@CONFIG
 @JSON
-def check(file: str | None, *, as_json: bool) -> int:
+def check(named: str | None, file: str | None, *, as_json: bool) -> int:
     """Name every mistake at once; exit with 78 if there is one.
 
     \b
     JSON: {"valid": bool, "file": str or null, "problems":
            [{"where": "warmer.toml:12", "setting": "cache.url", "message": str}]}
     """  # noqa: D301 - click takes the byte
+    file = named or file
     try:
         configuration = configure(file)
     except ConfigError as exc:
