@@ -39,7 +39,8 @@ async def test_a_soft_purge_makes_stale_and_keeps_the_body(world: World) -> None
 
     reply = await world.store.invalidate(change(2, stale_ms=5_000, error_ms=70_000))
 
-    assert reply == InvalidateReply(InvalidateResult.PURGED, lease.fence)
+    assert reply.result is InvalidateResult.PURGED
+    assert reply.fence >= lease.fence
     entry = await world.store.read(KEY)
     assert entry is not None
     assert entry.content().value() == {"name": "tea"}
@@ -149,7 +150,18 @@ async def test_a_load_that_must_see_the_change_has_a_higher_fence_than_the_reply
 
     after = await claimed(world, "refresh")
 
-    assert reply.fence == before.fence < after.fence
+    assert before.fence <= reply.fence < after.fence
+
+
+async def test_a_lost_guard_does_not_lower_the_fence_of_the_reply(world: World) -> None:
+    """R-INV-3: or a refresh would take what was stored before the event for enough."""
+    before = await stored(world)
+    await world.lose_guard()
+    await world.advance(1)
+
+    reply = await world.store.invalidate(change())
+
+    assert reply.fence >= before.fence
 
 
 async def test_an_incomparable_version_is_applied(world: World) -> None:
