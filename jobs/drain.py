@@ -83,6 +83,8 @@ class Drain:
         self._pulse = pulse
         self._asked = asyncio.Event()
         self._stopping = False
+        self._served = asyncio.Event()
+        self._served.set()
         self._shared_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._refreshes: set[asyncio.Task[None]] = set()
@@ -101,6 +103,7 @@ class Drain:
     async def serve(self) -> None:
         """Drain whenever asked, until `stop`; an error is reported, and the work goes on."""
         name, failures = f"drain_{self.lane}", 0
+        self._served.clear()
         while not self._stopping:
             self._pulse.beat(name)
             try:
@@ -114,6 +117,7 @@ class Drain:
                 failures += 1
                 await self._clock.sleep(pause_ms / 1000)
         self._pulse.end(name)
+        self._served.set()
 
     async def stop(self, within_s: float) -> None:
         """Take no more; let what runs finish within `within_s`, and hand back the rest."""
@@ -121,6 +125,8 @@ class Drain:
         self.ask()
         if self._timer is not None:
             self._timer.cancel()
+        # A look that is under way may still take keys.
+        await self._served.wait()
         if self._refreshes:
             await asyncio.wait(self._refreshes, timeout=within_s)
         handed_back = list(self._refreshes)
@@ -153,6 +159,11 @@ class Drain:
             raise
         finally:
             self._slots.give_back(granted - len(taken.keys))
+        if self._stopping:
+            for key in taken.keys:
+                self._settle(key, Again(0))
+                self._slots.give_back()
+            return
         for key in taken.keys:
             self._begin(key)
         await self._look_again(taken)

@@ -244,3 +244,24 @@ async def test_more_than_one_process_can_do_calls_for_another(
 
     assert running == 4
     assert sum(refreshing.runs.values()) == 20
+
+
+async def test_keys_that_a_last_look_took_are_handed_back(
+    control: ControlServer, server: ServerProcess
+) -> None:
+    """ARQ-4: told to stop while it takes, a drain begins nothing any more."""
+    refreshing = Refreshing()
+    await control.due.add(Lane.NOW, [due_key(id_) for id_ in range(5)])
+
+    async with draining(control, refreshing) as drain:
+        server.pause()
+        drain.ask()
+        await CLOCK.sleep(0.2)
+        stopping = asyncio.create_task(drain.stop(1))
+        await CLOCK.sleep(0.1)
+        server.resume()
+        await stopping
+
+    depth = await control.due.depth(Lane.NOW)
+    assert refreshing.runs == {}
+    assert (depth.due, depth.doing) == (5, 0)
