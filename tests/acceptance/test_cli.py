@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.origin_server import OriginServer, Reply, json_answer
-from tests.processes import CHECKOUT, WARMER
+from tests.processes import CHECKOUT, WARMER, Children
 from tests.servers import ServerProcess, Servers
 from warmer.ingest.event_log import decode, encode
 from warmer.model.event import Event, PurgeMode
@@ -377,6 +377,45 @@ async def test_get_with_nothing_to_serve_ends_with_75_and_says_why(shop: Shop) -
 
     assert (ended.status, ended.out) == (75, "")
     assert "500" in ended.err
+
+
+async def test_get_without_a_cache_server_says_that_it_went_past_it(
+    start_server: Servers, tmp_path: Path
+) -> None:
+    server = start_server("valkey9")
+    server.stop()
+    async with OriginServer() as origin:
+        origin.on(TARGET, json_answer({"price": 1990}, version=17))
+        file = tmp_path / "warmer.toml"
+        file.write_text(
+            f'[cache]\nurl = "{server.url}"\n'
+            f'[origins.shop]\nbase_url = "{origin.url}"\n{DATASETS}'
+        )
+
+        ended = await warmer("get", "product", "id=42", "locale=de", "-c", str(file))
+
+    assert ended.data == {"price": 1990}
+    assert f"{KEY}: degraded" in ended.err
+
+
+async def test_an_interrupted_command_ends_with_130_and_gives_its_lease_back(
+    shop: Shop, children: Children
+) -> None:
+    """R-LSE-2: a release always runs, also when its owner is cancelled."""
+    shop.origin.on(TARGET, json_answer({"price": 1990}, version=17))
+    shop.origin.hold()
+    command = children.warmer(
+        *("get", "product", "id=42", "locale=de", "--deadline", "60s"),
+        *("--config", str(shop.file)),
+    )
+    await shop.origin.sees(running=1)
+
+    command.interrupt()
+    status = await command.exited()
+
+    assert status == 130
+    assert command.output.strip() == "warmer: interrupted"
+    assert shop.server.command("EXISTS", f"lock:{{{KEY}}}") == 0
 
 
 # --- invalidate -----------------------------------------------------------------------
