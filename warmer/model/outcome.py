@@ -81,7 +81,7 @@ class InvalidateResult(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InvalidateReply:
-    """`fence`: the last one issued for the key; a load that must see the change has a higher."""
+    """`fence`: no load that began before has a higher one; one that must see the change has."""
 
     result: InvalidateResult
     fence: int

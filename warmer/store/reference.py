@@ -255,7 +255,8 @@ class ReferenceStore:
         scope, version = invalidation.scope, invalidation.version
         guard, entry = self._guard(key), self._entry(invalidation.key)
         generation = int(guard.get("generation", 0))
-        fence = int(guard.get("fence", 0))
+        # No load that runs has a higher one, though the guard may have been lost.
+        fence = max(int(guard.get("fence", 0)), now * 1000 - 1)  # [invalidate.fence]
         floor = _floor(guard, scope)
         in_entry = _order(version_for(scope, _versions(entry)), version)
         above = _order(floor, version)

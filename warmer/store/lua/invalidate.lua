@@ -11,8 +11,8 @@ local scope, version, mode, digest, stale_ms, error_ms, guard_ms, now_ms = unpac
 -- An entry is cut short before the guard grows: while the server's memory is full, a script may
 -- write if its first write takes none. Noting a change of an absent entry is then refused.
 --
--- returns { "PURGED" | "NOTED" (there was no entry) | "OLDER" (provably), fence }; fence is the
---     last one issued for the key, so a load that must see the change has a higher one.
+-- returns { "PURGED" | "NOTED" (there was no entry) | "OLDER" (provably), fence }; no load
+--     that began before has a higher fence, and one that must see the change has.
 
 local function digits(number)
     return string.format("%.0f", number)
@@ -110,10 +110,12 @@ local function order(one, other)
     return found > 0 and "newer" or "older"
 end
 
-local now = math.floor(server_us() / 1000)
+local now_us = server_us()
+local now = math.floor(now_us / 1000)
 local known, fields = guard_fields()
 local generation = tonumber(known.generation or 0)
 local fence = tonumber(known.fence or 0)
+if fence < now_us then fence = now_us - 1 end -- [invalidate.fence]
 local present = read_entry()
 if version == "" then
     version = nil
