@@ -12,7 +12,7 @@ into a request and never hands out a doubtful body.
 
 import struct
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntFlag, StrEnum
 
 import orjson
@@ -92,7 +92,7 @@ class Entry:
     fence: int
     load_ms: int
     vector: bytes
-    body: bytes
+    body: bytes = field(repr=False)
 
     @property
     def negative(self) -> bool:
@@ -118,7 +118,7 @@ class Content:
     """A loaded value as it is stored: flags (NEGATIVE, ZSTD, RAW) and body bytes."""
 
     flags: int
-    body: bytes
+    body: bytes = field(repr=False)
 
     @property
     def negative(self) -> bool:
