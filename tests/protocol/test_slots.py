@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from tests.protocol.world import KEY, change, claimed, on, publication, rows
-from tests.servers import HOST, KINDS, ServerProcess, running, wait_until
+from tests.servers import HOST, KINDS, ServerProcess, free_port, running, wait_until
 from warmer.errors import BadKey
 from warmer.model.entry import encode_value
 from warmer.model.key import KeyTemplate, Part
@@ -29,7 +29,11 @@ parts = st.one_of(st.text(), st.binary(), st.integers(), st.booleans())
 @pytest.fixture(scope="module", params=sorted(KINDS))
 def cluster(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
     """A Cluster of one server, which has every slot."""
-    server = KINDS[request.param](options=("--cluster-enabled", "yes"))
+    # The default, 10,000 above the server's, is where the kernel puts connections.
+    bus = str(free_port())
+    server = KINDS[request.param](
+        options=("--cluster-enabled", "yes", "--cluster-port", bus)
+    )
     with running(server):
         server.command("CLUSTER ADDSLOTSRANGE", 0, 16383)
         yield server
