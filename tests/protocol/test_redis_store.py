@@ -18,7 +18,7 @@ from tests.protocol.world import (
     rows,
 )
 from tests.servers import ServerProcess, Servers
-from warmer.clock import SystemClock
+from warmer.clock import Clock, SystemClock
 from warmer.errors import StoreRefused, StoreTimeout, StoreUnavailable
 from warmer.model.entry import Content, Flag, encode_value
 from warmer.model.key import Key
@@ -49,10 +49,14 @@ def key(number: int) -> Key:
 
 @contextlib.asynccontextmanager
 async def store_on(
-    server: ServerProcess, *, timeout_ms: int = 5_000, url: str | None = None
+    server: ServerProcess,
+    *,
+    timeout_ms: int = 5_000,
+    url: str | None = None,
+    clock: Clock | None = None,
 ) -> AsyncIterator[RedisStore]:
     """A store as a process has it, by the server's own clock."""
-    clock = SystemClock()
+    clock = clock or SystemClock()
     redis = connect(Endpoint(url=url or server.url, timeout_ms=timeout_ms))
     lane = ReadLane(redis, timeout_ms=timeout_ms)
     wakeups = Wakeups(redis, clock=clock)
@@ -533,15 +537,24 @@ async def test_a_host_with_a_wrong_clock_judges_by_the_servers(
     await redis.aclose()
 
 
-async def test_a_process_that_only_reads_learns_the_servers_clock(
+async def test_the_first_read_of_a_process_is_judged_by_the_servers_clock(
     server: ServerProcess,
 ) -> None:
-    """CLOCK-1."""
+    """CLOCK-1: not an hour's worth of stale data until somebody measures."""
+    async with store_on(server, clock=LateClock()) as store:
+        await asyncio.gather(store.read(KEY), store.read(KEY))
+
+        assert abs(store.now_ms() - SystemClock().now_ms()) < 1_000
+
+
+async def test_a_process_that_only_reads_measures_again(server: ServerProcess) -> None:
+    """CLOCK-1: clocks drift, and a failover brings another one."""
     async with store_on(server) as store:
-        store._calls._clock = LateClock()
+        await store.read(KEY)
+        store._calls._measure_at = 0
         await store.read(KEY)
         measuring = store._calls._measuring
         assert measuring is not None
         await measuring
 
-        assert abs(store.now_ms() - SystemClock().now_ms()) < 1_000
+        assert store._calls._measure_at > SystemClock().monotonic()

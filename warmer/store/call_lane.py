@@ -117,6 +117,17 @@ class CallLane:
             return self._clock.now_ms()
         return int(self._clock.monotonic() * 1000 + self._offset.ms)
 
+    @property
+    def knows_time(self) -> bool:
+        """True once the server's clock was measured."""
+        return self._offset is not None
+
+    async def learn_time(self) -> None:
+        """Return when the server's clock is known, or could not be learned."""
+        self.measure_soon()
+        if self._measuring is not None:
+            await asyncio.shield(self._measuring)
+
     async def measure(self) -> None:
         """Ask the server what time it is."""
         self._measure_at = self._clock.monotonic()
