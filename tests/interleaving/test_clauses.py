@@ -5,12 +5,22 @@ import pytest
 from tests.interleaving.invariants import Broken
 from tests.interleaving.mutants import (
     MUTANTS,
+    NOTES_REPEATED_EVENTS,
     Mutant,
     clauses,
     script_clauses,
 )
 from tests.interleaving.real import RealPlays
-from tests.protocol.world import KEY, claim, version
+from tests.protocol.world import (
+    KEY,
+    START_MS,
+    change,
+    claim,
+    publication,
+    rows,
+    version,
+)
+from warmer.model.outcome import Claimed, PublishReply
 from warmer.store.port import MAX_GUARD_FIELDS
 from warmer.store.reference import ReferenceStore
 
@@ -38,6 +48,27 @@ def test_every_clause_has_a_mutant() -> None:
 
     assert tested == clauses()
     assert tested == script_clauses()
+
+
+async def test_an_event_that_is_repeated_does_not_hold_back_a_running_load() -> None:
+    """[invalidate.remember]: it is noted once; what it told is known to the claim."""
+    contract = ReferenceStore(lambda: START_MS)
+    without = NOTES_REPEATED_EVENTS.module().ReferenceStore(lambda: START_MS)
+
+    assert await _after_a_repeated_event(contract) is PublishReply.PUBLISHED
+    assert await _after_a_repeated_event(without) is PublishReply.KEPT_STALE
+
+
+async def _after_a_repeated_event(store: ReferenceStore) -> PublishReply:
+    """Return what becomes of a load without versions beside a newer entry."""
+    first = await store.claim(claim("first"))
+    assert isinstance(first, Claimed)
+    await store.publish(first.lease, publication(rows(5)))
+    await store.invalidate(change(3))
+    running = await store.claim(claim("running", seen_fence=first.lease.fence))
+    assert isinstance(running, Claimed)
+    await store.invalidate(change(3))
+    return await store.publish(running.lease, publication())
 
 
 async def test_a_guard_is_bounded_whatever_a_refresh_wants() -> None:
