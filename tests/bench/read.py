@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 import statistics
+import time
 import timeit
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,7 +22,7 @@ from cashews import Cache as Cashews
 from dogpile_breaker import CacheRegion, RedisStorageBackend
 from redis.asyncio import Redis
 
-from tests.bench.rounds import Read, interleaved, ratio
+from tests.bench.rounds import Pace, Read, interleaved, ratio
 from tests.clients import request_path
 from tests.datasets import product
 from tests.servers import HOST, ServerProcess, ValkeyProcess, running
@@ -108,8 +109,8 @@ async def dogpile_breaker(server: ServerProcess) -> AsyncIterator[Read]:
     await region.aclose()
 
 
-async def compare(server: ServerProcess) -> dict[int, dict[str, list[float]]]:
-    """Rates per number of tasks and contender."""
+async def compare(server: ServerProcess) -> dict[int, dict[str, list[Pace]]]:
+    """Paces per number of tasks and contender."""
     async with AsyncExitStack() as stack:
         contenders = {
             "redis-py GET": await stack.enter_async_context(redis_py(server)),
@@ -137,31 +138,39 @@ def parse_us() -> float:
     entry = Entry(8, 3, 1, far, far, far, fence=7, load_ms=12, vector=b"", body=BODY)
     stored, digest = encode_entry(entry, key.digest()), key.digest()
     times = timeit.repeat(
-        lambda: freshness(decode_entry(stored, digest), 5), number=20_000, repeat=5
+        lambda: freshness(decode_entry(stored, digest), 5),
+        timer=time.process_time,
+        number=20_000,
+        repeat=5,
     )
     return min(times) / 20_000 * 1e6
 
 
-def show(rates: dict[int, dict[str, list[float]]]) -> None:
-    print("fresh hits of 4 KB: reads/s (median), and the ratio to redis-py's GET")
-    print(f"{'':16}" + "".join(f"{f'{tasks} task(s)':>20}" for tasks in rates))
-    for name in rates[1]:
-        cells = (
-            f"{statistics.median(at[name]):12,.0f} {ratio(at[name], at['redis-py GET']):6.2f}x"
-            for at in rates.values()
-        )
+def show(paces: dict[int, dict[str, list[Pace]]]) -> None:
+    print(
+        "fresh hits of 4 KB, medians: reads/s, ratio to redis-py's GET, µs of CPU each"
+    )
+    print(f"{'':16}" + "".join(f"{f'{tasks} task(s)':>27}" for tasks in paces))
+    for name in paces[1]:
+        cells = (_cell(at[name], at["redis-py GET"]) for at in paces.values())
         print(f"{name:16}" + "".join(cells))
     print(f"header parse and decision: {parse_us():.2f} µs")
+
+
+def _cell(mine: list[Pace], floor: list[Pace]) -> str:
+    rate = statistics.median(pace.rate for pace in mine)
+    cpu_us = statistics.median(pace.cpu_us for pace in mine)
+    return f"{rate:11,.0f} {ratio(mine, floor):6.2f}x {cpu_us:6.1f}µ"
 
 
 def main() -> None:
     logging.disable()
     with running(ValkeyProcess()) as server:
-        rates = asyncio.run(compare(server))
-    show(rates)
-    fifty = rates[50]
+        paces = asyncio.run(compare(server))
+    show(paces)
+    fifty = paces[50]
     summary = {
-        "one_task_vs_redis_py": ratio(rates[1]["ours"], rates[1]["redis-py GET"]),
+        "one_task_vs_redis_py": ratio(paces[1]["ours"], paces[1]["redis-py GET"]),
         "fifty_tasks_vs_redis_py": ratio(fifty["ours"], fifty["redis-py GET"]),
         "fifty_tasks_vs_best_peer": min(
             ratio(fifty["ours"], fifty[peer]) for peer in PEERS

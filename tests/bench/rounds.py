@@ -9,14 +9,23 @@ import itertools
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 
 Read = Callable[[int], Awaitable[object]]
 """Reads the entry of this number."""
 
 
-async def rate(read: Read, *, tasks: int, keys: int, for_s: float) -> float:
-    """Reads per second of so many tasks, each with one read under way."""
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Reads per second, and what one costs this process; the second is the steadier one."""
+
+    rate: float
+    cpu_us: float
+
+
+async def pace(read: Read, *, tasks: int, keys: int, for_s: float) -> Pace:
+    """The pace of so many tasks, each with one read under way."""
     end = time.perf_counter() + for_s
     done = 0
 
@@ -31,9 +40,10 @@ async def rate(read: Read, *, tasks: int, keys: int, for_s: float) -> float:
             await read(key)
             done += 1
 
-    began = time.perf_counter()
+    began, cpu_began = time.perf_counter(), time.process_time()
     await asyncio.gather(*(reader(number) for number in range(tasks)))
-    return done / (time.perf_counter() - began)
+    took, cpu_took = time.perf_counter() - began, time.process_time() - cpu_began
+    return Pace(done / took, cpu_took / done * 1e6)
 
 
 async def interleaved(
@@ -43,20 +53,20 @@ async def interleaved(
     keys: int,
     rounds: int,
     for_s: float,
-) -> dict[str, list[float]]:
-    """Rates of each contender, one a round; every other round runs in reverse order."""
+) -> dict[str, list[Pace]]:
+    """The pace of each contender, one a round; every other round runs in reverse order."""
     names = list(contenders)
-    rates: dict[str, list[float]] = {name: [] for name in names}
+    paces: dict[str, list[Pace]] = {name: [] for name in names}
     for name in names:
-        await rate(contenders[name], tasks=tasks, keys=keys, for_s=for_s / 3)
+        await pace(contenders[name], tasks=tasks, keys=keys, for_s=for_s / 3)
     for turn in range(rounds):
         for name in names if turn % 2 == 0 else reversed(names):
-            measured = await rate(contenders[name], tasks=tasks, keys=keys, for_s=for_s)
-            rates[name].append(measured)
-    return rates
+            measured = await pace(contenders[name], tasks=tasks, keys=keys, for_s=for_s)
+            paces[name].append(measured)
+    return paces
 
 
-def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """The median of the rounds' ratios."""
+def ratio(ours: Sequence[Pace], theirs: Sequence[Pace]) -> float:
+    """The median of the rounds' ratios of rates; above 1 is faster."""
     pairs = zip(ours, theirs, strict=True)
-    return round(statistics.median(mine / other for mine, other in pairs), 2)
+    return round(statistics.median(mine.rate / other.rate for mine, other in pairs), 2)
