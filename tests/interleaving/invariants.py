@@ -26,7 +26,7 @@ I9  No work is thrown away: the last claim is not fenced, a load that proves its
     published, and one that was only overtaken by soft invalidations is served stale. No
     lease outlives its publish.
 
-Known, and too rare for these seeds: when a versionless and a versioned event made one
+Known, and beyond the seeds that the tests play (74345 is the first): when a versionless and a versioned event made one
 refresh due, and a failover undid the versionless purge, an entry that reached the version
 answers it FRESH (I7). Replaying the event log heals it.
 Not searched: a server's clock that goes back, a copy of a call that reaches the new primary
