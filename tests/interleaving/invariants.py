@@ -8,8 +8,9 @@ I1  An entry served as fresh lacks no change whose invalidation was applied, nei
       after the last invalidation before it was published; for longer only if it began
       later than `settle` after the change was announced, so that its replica lags longer.
     - changes announced before the guard was lost, or undone by a failover, until their
-      invalidation is applied again or a refresh carries them as wanted; such a refresh
-      binds loads that report comparable versions.
+      invalidation is applied again or a refresh carries them as wanted. Such a refresh
+      binds what is published after it: comparable versions, and the rest for `settle`. An
+      event older than what is wanted tells nothing new.
 I2  Comparable versions never go back while an entry is there.
 I3  A claim publishes at most once, however often it is asked for, and a repeated claim or
     publish is answered as the first one was (a publish not after the guard was lost).
@@ -26,9 +27,9 @@ I9  No work is thrown away: the last claim is not fenced, a load that proves its
     published, and one that was only overtaken by soft invalidations is served stale. No
     lease outlives its publish.
 
-Known, and beyond the seeds that the tests play (74345 is the first): when a versionless and a versioned event made one
-refresh due, and a failover undid the versionless purge, an entry that reached the version
-answers it FRESH (I7). Replaying the event log heals it.
+Known, and beyond the seeds that the tests play (74345 is the first): when a versionless
+and a versioned event made one refresh due, and a failover undid the versionless purge, an
+entry that reached the version answers it FRESH (I7). Replaying the event log heals it.
 Not searched: a server's clock that goes back, a copy of a call that reaches the new primary
 after a failover, and two fences of one key in one microsecond of a server without its guard.
 """
