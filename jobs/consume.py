@@ -30,8 +30,9 @@ from warmer.store.event_stream import Logged
 BLOCK_MS = 500
 """How long one read waits. Short, because a reader is not cut off when it stops: what
 it was just given would lie until another takes it over."""
-ABANDONED_MS = 10_000
-"""Entries that lie this long are taken over: longer than any pause of a live process."""
+ABANDONED_MS = 5_000
+"""Entries that lie this long are taken over; a live consumer says three times in that time
+that it is at work. Taken from a process that was only paused, they are applied twice."""
 _PAUSE_BASE_MS, _PAUSE_CAP_MS = 100, 5_000
 _NAME = "consumer"
 

@@ -9,6 +9,7 @@ Does not hold: that a key is refreshed once. Leases see to it that it is loaded 
 """
 
 import asyncio
+import contextlib
 import logging
 from random import Random
 from typing import assert_never
@@ -43,6 +44,8 @@ SHARE_EVERY_S = 0.1
 """How often a worker that cannot keep up calls for others."""
 LINGER_MS = 1_000
 """A key due within this is waited for here; a later one is the sweep's to wake."""
+VISIBLE_MS, KEEP_EVERY_S = 6_000, 2.0
+"""When a taken key counts as abandoned, and how often this process says that it is not."""
 SLICE_S = 1.0
 """Longest wait between two signs of life."""
 CANCELLED_WITHIN_S = 5.0
@@ -62,7 +65,6 @@ class Drain:
         datasets: Datasets,
         slots: Slots,
         policy: RetryPolicy,
-        visible_ms: int,
         clock: Clock,
         random: Random,
         signals: Signals,
@@ -75,7 +77,6 @@ class Drain:
         self._datasets = datasets
         self._slots = slots
         self._policy = policy
-        self._visible_ms = visible_ms
         self._clock = clock
         self._random = random
         self._signals = signals
@@ -87,9 +88,11 @@ class Drain:
         self._served.set()
         self._shared_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._refreshes: set[asyncio.Task[None]] = set()
+        self._kept_at = clock.monotonic()
+        self._refreshes: dict[asyncio.Task[None], TakenKey] = {}
         self._ended: list[tuple[TakenKey, Verdict]] = []
         self._settling: asyncio.Task[None] | None = None
+        self._untold_since: float | None = None
 
     @property
     def full(self) -> bool:
@@ -108,6 +111,7 @@ class Drain:
             self._pulse.beat(name)
             try:
                 await self._round()
+                await self._keep()
                 failures = 0
             except Exception as exc:  # noqa: BLE001 - a daemon loop reports and goes on
                 self._report("drain_failed", self.lane.value, error=exc)
@@ -127,8 +131,7 @@ class Drain:
             self._timer.cancel()
         # A look that is under way may still take keys.
         await self._served.wait()
-        if self._refreshes:
-            await asyncio.wait(self._refreshes, timeout=within_s)
+        await self._finish(within_s)
         handed_back = list(self._refreshes)
         for refresh in handed_back:
             refresh.cancel()
@@ -137,6 +140,24 @@ class Drain:
             await asyncio.wait(handed_back, timeout=CANCELLED_WITHIN_S)
         if self._settling is not None:
             await asyncio.wait((self._settling,), timeout=CANCELLED_WITHIN_S)
+
+    async def _finish(self, within_s: float) -> None:
+        """Let refreshes end, and keep their keys meanwhile."""
+        until = self._clock.monotonic() + within_s
+        while self._refreshes and (left_s := until - self._clock.monotonic()) > 0:
+            await asyncio.wait(self._refreshes, timeout=min(left_s, SLICE_S))
+            with contextlib.suppress(StoreError):
+                await self._keep()
+
+    async def _keep(self) -> None:
+        """Say that what is refreshed here is not abandoned, when it is time to."""
+        now = self._clock.monotonic()
+        if now - self._kept_at < KEEP_EVERY_S:
+            return
+        self._kept_at = now
+        await self._control.due.keep(
+            self.lane, list(self._refreshes.values()), visible_ms=VISIBLE_MS
+        )
 
     # --- taking -----------------------------------------------------------------------
 
@@ -152,7 +173,7 @@ class Drain:
         taken = Taken((), 0)
         try:
             taken = await self._control.due.take(
-                self.lane, granted, visible_ms=self._visible_ms
+                self.lane, granted, visible_ms=VISIBLE_MS
             )
         except BaseException:
             self._asked.set()
@@ -208,8 +229,8 @@ class Drain:
 
     def _begin(self, key: TakenKey) -> None:
         refresh = asyncio.create_task(self._refresh(key))
-        self._refreshes.add(refresh)
-        refresh.add_done_callback(self._refreshes.discard)
+        self._refreshes[refresh] = key
+        refresh.add_done_callback(self._refreshes.pop)
 
     async def _refresh(self, key: TakenKey) -> None:
         try:
@@ -258,11 +279,26 @@ class Drain:
             try:
                 await self._tell(ended)
             except StoreError:
-                # They come back by themselves, and are found fresh.
-                self._signals.count("due_unreported", self.lane.value, by=len(ended))
+                # Told again below; at worst they come back, and are found fresh.
+                await self._untold(ended)
             except Exception as exc:  # noqa: BLE001 - the next ones are told all the same
                 self._report("drain_failed", self.lane.value, error=exc)
         self._settling = None
+
+    async def _untold(self, ended: list[tuple[TakenKey, Verdict]]) -> None:
+        """Tell it again later, unless another may have taken the keys by then.
+
+        Nothing is taken meanwhile, from a server that is away: it is these and no more.
+        """
+        self._signals.count("due_untold", self.lane.value, by=len(ended))
+        now = self._clock.monotonic()
+        if self._untold_since is None:
+            self._untold_since = now
+        if (now - self._untold_since) * 1000 < VISIBLE_MS and not self._stopping:
+            self._ended = ended + self._ended
+            await self._clock.sleep(_PAUSE_BASE_MS / 1000)
+        else:
+            self._untold_since = None
 
     async def _tell(self, ended: list[tuple[TakenKey, Verdict]]) -> None:
         done: list[TakenKey] = []
@@ -282,6 +318,7 @@ class Drain:
             await self._park(given_up)
             done += [key for key, _ in given_up]
         await self._control.due.done(self.lane, done)
+        self._untold_since = None
         await self._control.due.retry(self.lane, again)
         if again:
             self._look_in(min(key.delay_ms for key in again))

@@ -33,7 +33,6 @@ from jobs.verdict import RetryPolicy
 from warmer import dispatch
 from warmer.clock import SystemClock
 from warmer.errors import StoreError
-from warmer.model.dataset import Datasets
 from warmer.model.due import Lane
 from warmer.ops import telemetry
 from warmer.ops.notify import Notifier
@@ -55,7 +54,6 @@ CLAIM_S, RENEW_CLAIMS_S = 8, 2.0
 JOB_WAIT_S = 5
 """After SIGTERM: how long arq's running jobs may take to end."""
 STUCK_S = 20.0
-VISIBLE_MARGIN_MS = 5_000
 _PAUSE_BASE_MS, _PAUSE_CAP_MS = 200, 10_000
 _ENDLESS_TRIES = 1_000_000
 
@@ -107,7 +105,6 @@ class Process:
                     base_ms=milliseconds(settings.retry_base),
                     cap_ms=milliseconds(settings.retry_cap),
                 ),
-                visible_ms=_visible_ms(parts.datasets),
                 clock=parts.clock,
                 random=parts.random,
                 signals=parts.signals,
@@ -320,15 +317,6 @@ async def _close(worker: arq.worker.Worker) -> None:
     with contextlib.suppress(asyncio.CancelledError, Exception):
         async with asyncio.timeout(JOB_WAIT_S):
             await worker.close()
-
-
-def _visible_ms(datasets: Datasets) -> int:
-    """Return when a taken key counts as abandoned: after the longest refresh there can be."""
-    longest = max(
-        (dataset.load_timeout_ms + dataset.lease_ms for dataset in datasets.values()),
-        default=0,
-    )
-    return longest + VISIBLE_MARGIN_MS
 
 
 @contextlib.asynccontextmanager

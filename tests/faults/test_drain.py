@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from jobs import drain as drain_module
 from jobs.drain import Drain
 from jobs.pulse import Pulse
 from jobs.slots import Slots
@@ -88,7 +89,6 @@ async def draining(
         datasets={"product": PRODUCT},
         slots=Slots(total),
         policy=RetryPolicy(max_tries=3, base_ms=20, cap_ms=50),
-        visible_ms=10_000,
         clock=CLOCK,
         random=Random(1),
         signals=Counters(),
@@ -103,10 +103,12 @@ async def draining(
         await serving
 
 
-async def drained(control: ControlServer, drain: Drain) -> None:
+async def drained(
+    control: ControlServer, drain: Drain, *, within_s: float = 20
+) -> None:
     """Ask, and wait until nothing is due or worked on."""
     drain.ask()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(within_s):
         while True:
             await CLOCK.sleep(0.005)
             depth = await control.due.depth(Lane.NOW)
@@ -265,3 +267,46 @@ async def test_keys_that_a_last_look_took_are_handed_back(
     depth = await control.due.depth(Lane.NOW)
     assert refreshing.runs == {}
     assert (depth.due, depth.doing) == (5, 0)
+
+
+async def test_a_load_longer_than_a_key_may_lie_keeps_its_key(
+    control: ControlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R-LSE-3: however long a load may take, a crash is noticed as soon as ever."""
+    monkeypatch.setattr(drain_module, "VISIBLE_MS", 300)
+    monkeypatch.setattr(drain_module, "KEEP_EVERY_S", 0.05)
+    monkeypatch.setattr(drain_module, "SLICE_S", 0.05)
+    refreshing = Refreshing()
+    refreshing.gate.clear()
+    await control.due.add(Lane.NOW, [due_key(1)])
+
+    async with draining(control, refreshing) as drain:
+        drain.ask()
+        await refreshing.began.wait()
+        for _ in range(10):
+            await CLOCK.sleep(0.1)
+            assert (await control.due.sweep(Lane.NOW)).abandoned == 0
+        refreshing.gate.set()
+        await drained(control, drain)
+
+    assert refreshing.runs == {"product:v3:1": 1}
+
+
+async def test_what_ended_while_the_server_was_away_is_told_when_it_is_back(
+    control: ControlServer, server: ServerProcess
+) -> None:
+    """STREAM-9: not first when the key counts as abandoned."""
+    refreshing = Refreshing()
+    refreshing.gate.clear()
+    await control.due.add(Lane.NOW, [due_key(1)])
+
+    async with draining(control, refreshing) as drain:
+        drain.ask()
+        await refreshing.began.wait()
+        server.pause()
+        refreshing.gate.set()
+        await CLOCK.sleep(2.5)  # longer than a call to the server may take
+        server.resume()
+        await drained(control, drain, within_s=2)
+
+    assert refreshing.runs == {"product:v3:1": 1}

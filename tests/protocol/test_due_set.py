@@ -163,6 +163,40 @@ async def test_a_key_of_a_killed_worker_is_swept_back_with_what_it_must_reach(
     assert key.wanted["shop-db/product:1"].parts() == (5,)
 
 
+async def test_a_key_that_is_kept_is_not_abandoned_and_only_its_taker_can_keep_it(
+    due: DueSet,
+) -> None:
+    """R-LSE-3, R-LSE-4: for the due set."""
+    await due.add(Lane.NOW, [due_key(1), due_key(2)])
+    first, second = (await due.take(Lane.NOW, 10, visible_ms=0)).keys
+
+    await due.keep(Lane.NOW, [first], visible_ms=VISIBLE_MS)
+    swept = await due.sweep(Lane.NOW)
+    await due.keep(Lane.NOW, [second], visible_ms=VISIBLE_MS)
+
+    taken = await take_one(due)
+    assert swept.abandoned == 1
+    assert taken.member == second.member
+    await due.keep(Lane.NOW, [second], visible_ms=0)
+    assert (await due.sweep(Lane.NOW)).abandoned == 0
+
+
+async def test_a_kept_key_that_is_asked_for_again_is_due_when_its_work_is_done(
+    due: DueSet,
+) -> None:
+    """ARQ-1: also where it was put off before it was kept."""
+    await due.add(Lane.NOW, [due_key(1)])
+    (working,) = (await due.take(Lane.NOW, 1, visible_ms=5_000)).keys
+    await due.add(Lane.NOW, [due_key(1, version=2)])
+    put_off = await take(due)
+    await due.keep(Lane.NOW, [working], visible_ms=VISIBLE_MS)
+
+    await due.done(Lane.NOW, [working])
+
+    assert put_off.keys == ()
+    assert (await take_one(due)).wanted["shop-db/product:1"].parts() == (2,)
+
+
 async def test_a_worker_that_comes_back_late_cannot_finish_what_another_works_on(
     due: DueSet,
 ) -> None:

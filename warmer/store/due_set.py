@@ -29,6 +29,7 @@ WAKE_MS = 60_000
 
 _ADD = Script("due_add")
 _TAKE = Script("due_take")
+_KEEP = Script("due_keep")
 _DONE = Script("due_done")
 _RETRY = Script("due_retry")
 _SWEEP = Script("due_sweep")
@@ -121,6 +122,19 @@ class DueSet:
             for member, wanted in zip(pairs[::2], pairs[1::2], strict=True)
         )
         return Taken(keys, None if next_in_ms < 0 else next_in_ms)
+
+    async def keep(
+        self, lane: Lane, keys: Sequence[TakenKey], *, visible_ms: int
+    ) -> None:
+        """Say that these keys are still worked on."""
+        for batch in _batches(keys):
+            call = _KEEP.call(
+                doing=doing(lane),
+                wanted=WANTED,
+                working=orjson.dumps([[key.member, key.receipt] for key in batch]),
+                visible_ms=visible_ms,
+            )
+            await self._link.run(call)
 
     async def done(self, lane: Lane, keys: Sequence[TakenKey]) -> None:
         """Forget finished keys, but those asked for again meanwhile."""

@@ -23,15 +23,15 @@ for _, one in ipairs(cjson.decode(finished)) do
     if not want or want.receipt ~= receipt then
         foreign = foreign + 1
     else
-        local busy_until = redis.call("ZSCORE", doing, member)
+        local busy_until = tonumber(redis.call("ZSCORE", doing, member) or 0)
         redis.call("ZREM", doing, member)
         local due_again = false
         for _, due in ipairs({ due_now, due_warm }) do
             local due_at = redis.call("ZSCORE", due, member)
             due_again = due_again or due_at
-            if due_at and due_at == busy_until then
-                -- It was put off because of this work.
-                redis.call("ZADD", due, "XX", now, member)
+            if due_at and tonumber(due_at) <= busy_until then
+                -- It may have been put off because of this work.
+                redis.call("ZADD", due, "XX", "LT", now, member)
             end
         end
         if due_again then
