@@ -8,7 +8,13 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from warmer.clock import SystemClock
-from warmer.store.read_lane import BATCH, IN_FLIGHT, ReadLane
+from warmer.store.read_lane import (
+    BATCH,
+    IN_FLIGHT,
+    SMALL_BATCH,
+    SMALL_BYTES,
+    ReadLane,
+)
 
 CLOCK = SystemClock()
 
@@ -22,8 +28,10 @@ class Exchange:
         self.keys = [word.decode() for word in words[4::2]]
         self.reply: asyncio.Future[list[bytes]] = asyncio.Future()
 
-    def answer(self) -> None:
-        self.reply.set_result([f"body of {key}".encode() for key in self.keys])
+    def answer(self, body: bytes | None = None) -> None:
+        self.reply.set_result(
+            [f"body of {key}".encode() if body is None else body for key in self.keys]
+        )
 
 
 class Connection:
@@ -77,12 +85,12 @@ class ScriptedServer:
             await CLOCK.sleep(0)
         return [exchange.keys for exchange in self.exchanges]
 
-    async def answer_all(self) -> None:
+    async def answer_all(self, body: bytes | None = None) -> None:
         """Answer until nothing is asked any more."""
         await self.sent()
         while pending := [each for each in self.exchanges if not each.reply.done()]:
             for exchange in pending:
-                exchange.answer()
+                exchange.answer(body)
             await self.sent()
 
 
@@ -108,7 +116,7 @@ async def test_a_read_on_an_idle_lane_leaves_at_once(server: ScriptedServer) -> 
 async def test_reads_that_meet_leave_together_in_bounded_batches(
     server: ScriptedServer,
 ) -> None:
-    """R-OBS-2: 100 reads are 7 exchanges, at most 16 keys in each, at most 4 under way."""
+    """R-OBS-2: 100 reads are 6 exchanges, 32 small entries in each, 4 of them under way."""
     keys = [f"k{number}" for number in range(100)]
     reads = reading(server.lane(), *keys)
 
@@ -119,10 +127,23 @@ async def test_reads_that_meet_leave_together_in_bounded_batches(
         assert 0 < len(under_way) <= IN_FLIGHT
         under_way[0].answer()
         await server.sent()
-    assert max(len(each.keys) for each in server.exchanges) == BATCH
-    assert len(server.exchanges) <= 9
+    assert max(len(each.keys) for each in server.exchanges) <= SMALL_BATCH
+    assert len(server.exchanges) <= 7
     assert [await read for read in reads] == [f"body of {key}".encode() for key in keys]
     assert server.lent == IN_FLIGHT
+
+
+async def test_large_entries_leave_in_smaller_batches(server: ScriptedServer) -> None:
+    """R-FT-2: a batch's reply must fit into its timeout on a real network."""
+    lane = server.lane()
+    for body, most in ((b"x", SMALL_BATCH), (b"x" * (SMALL_BYTES + 1), BATCH)):
+        for _ in range(2):
+            server.exchanges.clear()
+            reads = reading(lane, *(f"k{number}" for number in range(100)))
+            await server.answer_all(body)
+            await asyncio.gather(*reads)
+
+        assert max(len(each.keys) for each in server.exchanges) == most
 
 
 async def test_equal_keys_share_one_reply(server: ScriptedServer) -> None:

@@ -1,7 +1,8 @@
 """The one way of reading entries: reads that meet in one loop turn leave together.
 
 Idle, a read goes out at once. Busy, reads are gathered and leave as one MGET of at most
-BATCH keys, at most IN_FLIGHT of them at a time; equal keys of one batch share a reply.
+BATCH keys (SMALL_BATCH of small entries), at most IN_FLIGHT of them at a time; equal keys of
+one batch share a reply.
 
 Holds: a caller that goes away neither cancels what others wait for nor shifts replies,
 because a connection whose exchange ended early is closed before anyone else gets it. A
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
 
 BATCH = 16
-"""Keys in one MGET."""
+"""Keys in one MGET: at 180 KB each, four replies take 94 ms of a gigabit."""
+SMALL_BATCH, SMALL_BYTES = 32, 8 * 1024
+"""Keys in one MGET while entries are small, going by the last reply: 1.5 times the reads
+of 16 at 4 KB and 50 tasks; 64 are slower again."""
 IN_FLIGHT = 4
 """MGETs under way, each on a connection that the lane keeps."""
 PARTLY_IN_FLIGHT = 3
@@ -49,6 +53,7 @@ class ReadLane:
     """Reads of one process from one cache server."""
 
     __slots__ = (
+        "_batch",
         "_batches",
         "_closed",
         "_idle",
@@ -71,6 +76,7 @@ class ReadLane:
         self._waiting: deque[tuple[str, _Read]] = deque()
         self._batches: set[asyncio.Task[None]] = set()
         self._in_flight = 0
+        self._batch = BATCH
         self._scheduled = False
         self._closed = False
 
@@ -124,13 +130,13 @@ class ReadLane:
             task.add_done_callback(self._batches.discard)
 
     def _may_send(self) -> bool:
-        full = len(self._waiting) >= BATCH
+        full = len(self._waiting) >= self._batch
         return self._in_flight < (IN_FLIGHT if full else PARTLY_IN_FLIGHT)
 
     def _next_batch(self) -> dict[str, list[_Read]]:
         batch: dict[str, list[_Read]] = {}
         waiting = self._waiting
-        while waiting and len(batch) < BATCH:
+        while waiting and len(batch) < self._batch:
             key, read = waiting.popleft()
             if not read.done():
                 batch.setdefault(key, []).append(read)
@@ -146,6 +152,9 @@ class ReadLane:
             if ended:
                 raise
         else:
+            size = sum(len(body) for body in bodies if body is not None)
+            small = size <= SMALL_BYTES * len(bodies)
+            self._batch = SMALL_BATCH if small else BATCH
             for reads, body in zip(batch.values(), bodies, strict=True):
                 for read in reads:
                     if not read.done():
