@@ -29,6 +29,7 @@ IN_BODY = LoaderVersion(VersionMeans.POSITION, "shop-db", pointer="/meta/positio
         (" GZip ", gzip.compress(b"text")),
         ("x-gzip", gzip.compress(b"te") + gzip.compress(b"xt")),
     ],
+    ids=["no encoding", "identity", "gzip", "spelled otherwise", "two members"],
 )
 def test_a_body_is_inflated(encoding: str, wire: bytes) -> None:
     """HTTPBODY-1: what is small comes through, at the limit too."""
