@@ -22,6 +22,7 @@ from jobs.verdict import (
     GivenUp,
     RetryPolicy,
     Verdict,
+    foreign,
     judge,
     undecided,
     unexpected,
@@ -253,7 +254,9 @@ class Drain:
         try:
             key = key_of(taken.member, self._datasets)
         except BadKey:
-            return GivenUp("unknown_key")
+            return foreign(taken.attempts, self._policy, self._random)
+        if not self._datasets[key.dataset].loads(key.schema_version):
+            return foreign(taken.attempts, self._policy, self._random)
         try:
             outcome = await self._refresher.run(
                 RefreshRequest(key, taken.wanted, taken.wanted_fence)

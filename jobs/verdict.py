@@ -88,6 +88,14 @@ def undecided(attempts: int, policy: RetryPolicy, random: Random) -> Again:
     return Again(_back_off_ms(attempts, policy, random))
 
 
+def foreign(attempts: int, policy: RetryPolicy, random: Random) -> Verdict:
+    """Return the verdict on a key that this release cannot load.
+
+    While releases roll, another worker can: leave it to one, for a while.
+    """
+    return _failed("unknown_key", 0, attempts, policy, random)
+
+
 def unexpected(attempts: int, policy: RetryPolicy, random: Random) -> Verdict:
     """Return the verdict where our own code failed."""
     return _failed("error", 0, attempts, policy, random)

@@ -157,6 +157,8 @@ class Invalidator:
             for touch, reply in zip(touches, replies, strict=True)
             # A dataset without an origin is loaded by its callers only.
             if touch.dataset.origin is not None
+            # Another version's keys are refreshed by those who read it.
+            and touch.dataset.loads(touch.key.schema_version)
             and refresh_now(touch.dataset, reply.result)
         ]
         if not keys:

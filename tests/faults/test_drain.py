@@ -192,6 +192,23 @@ async def test_a_key_of_a_dataset_that_is_gone_is_set_aside(
     assert refreshing.runs == {"product:v3:2": 1}
 
 
+async def test_a_key_of_another_release_is_left_to_a_worker_that_knows_it(
+    control: ControlServer,
+) -> None:
+    """R-REC-4: a roll has workers of two releases; neither loads the other's keys."""
+    ours = due_key(1)
+    older = DueKey(PRODUCT.key({"id": 1}, schema=PRODUCT.schema_version - 1))
+    refreshing = Refreshing()
+    await control.due.add(Lane.NOW, [ours, older])
+
+    async with draining(control, refreshing) as drain:
+        await drained(control, drain)
+
+    (letter,) = await control.parked()
+    assert letter.fields["reason"] == "unknown_key"
+    assert refreshing.runs == {ours.key.text: 1}
+
+
 async def test_a_drain_that_stops_hands_back_what_it_cannot_finish(
     control: ControlServer,
 ) -> None:

@@ -84,7 +84,7 @@ def by_locale(**changes: object) -> Dataset:
 
 async def test_one_entity_reaches_every_variant_of_every_live_schema() -> None:
     """R-INV-4, R-REC-4, R-REC-5."""
-    bench = Bench(by_locale())
+    bench = Bench(by_locale(path="/v{schema}/products/{id}"))
 
     applied = await bench.apply(event("product:42", version=7))
 
@@ -93,6 +93,20 @@ async def test_one_entity_reaches_every_variant_of_every_live_schema() -> None:
         f"product:v{schema}:{locale}:42"
         for schema in (2, 3)
         for locale in ("de", "en", "fr")
+    ]
+
+
+async def test_a_schema_version_that_the_path_does_not_give_is_left_to_its_readers() -> (
+    None
+):
+    """R-REC-4: version 2's keys never hold version 3's representation."""
+    bench = Bench(by_locale())
+
+    applied = await bench.apply(event("product:42", version=7))
+
+    assert (applied.noted, applied.due) == (6, 3)
+    assert bench.due_texts == [
+        f"product:v3:{locale}:42" for locale in ("de", "en", "fr")
     ]
 
 
@@ -210,7 +224,7 @@ async def test_a_server_that_fails_in_the_middle_leaves_the_events_to_be_repeate
     None
 ):
     """R-INV-3: nothing is acknowledged that was not applied; repeating is harmless."""
-    bench = Bench(by_locale())
+    bench = Bench(by_locale(path="/v{schema}/products/{id}"))
     failing = True
 
     async def visit(point: str) -> None:

@@ -163,6 +163,16 @@ class Dataset:
         jittered = int(windows * (1 + self.jitter.ratio)) + self.jitter.absolute_ms
         return jittered + self.lease_ms + self.load_timeout_ms + self.reorder_ms
 
+    def loads(self, schema_version: int) -> bool:
+        """Return whether an origin asked by this dataset gives that representation.
+
+        A path without `{schema}` gives the current one: under another version's key it
+        would break that version's readers.
+        """
+        if schema_version == self.schema_version:
+            return True
+        return self.path is not None and "{schema}" in self.path
+
     def key(self, parts: Mapping[str, Part], *, schema: int | None = None) -> Key:
         """Return the canonical key; raises BadKey naming a missing or unknown part."""
         version = self.schema_version if schema is None else schema
