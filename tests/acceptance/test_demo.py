@@ -14,12 +14,16 @@ import pytest
 
 from tests.processes import WARMER, ChildProcess, Children
 from tests.servers import wait_until
+from warmer.ops.demo.stage import READERS, WORKERS
 
 # Seven interpreters start inside each of these, perhaps on a machine with two cores that
 # others share. Nothing waits this long by itself.
 pytestmark = pytest.mark.timeout(300)
 PLAYED_WITHIN_S = 240.0
 GONE_WITHIN_S = 30.0
+ARE_THERE_WITHIN_S = 60.0
+PROCESSES = 4 + WORKERS + READERS
+"""These, the demo itself, Valkey, the origin, and the shell that keeps the leash."""
 
 
 @pytest.fixture
@@ -50,12 +54,20 @@ class Demo:
         return dict(json.loads(next(line for line in child.lines if line[0] == "{")))
 
     def processes(self) -> list[int]:
-        """Those that have the folder in their command line, as all of the demo's have."""
+        """The demo and its children, by the folder in the environment they share."""
+        mark = f"TMPDIR={self.folder}\0"
         return [
             int(process.name)
             for process in Path("/proc").iterdir()
-            if process.name.isdigit() and str(self.folder) in _command(process)
+            if process.name.isdigit() and mark in _read(process / "environ")
         ]
+
+    def wait_until_all_are_there(self) -> None:
+        wait_until(
+            lambda: len(self.processes()) >= PROCESSES,
+            what="all processes are started",
+            within_s=ARE_THERE_WITHIN_S,
+        )
 
     def is_gone(self) -> bool:
         return not self.processes() and not list(self.folder.iterdir())
@@ -65,13 +77,14 @@ class Demo:
 
 
 def _is_worker(pid: int) -> bool:
-    return "worker --config" in _command(Path(f"/proc/{pid}"))
+    return "\0worker\0--config\0" in _read(Path(f"/proc/{pid}/cmdline"))
 
 
-def _command(process: Path) -> str:
+def _read(file: Path) -> str:
     try:
-        return (process / "cmdline").read_text().replace("\0", " ")
-    except (FileNotFoundError, ProcessLookupError):
+        return file.read_text(errors="replace")
+    except OSError:
+        # It has ended, or is about to.
         return ""
 
 
@@ -155,7 +168,7 @@ def test_it_can_be_ended_at_any_time(
 
 def test_killed_it_leaves_nothing_behind(demo_in: Demo) -> None:
     demo = demo_in.start()
-    demo.wait_for_line("A cold stampede", within_s=PLAYED_WITHIN_S)
+    demo_in.wait_until_all_are_there()
     os.kill(demo.pid, signal.SIGKILL)
 
     demo_in.wait_until_gone()
@@ -163,7 +176,7 @@ def test_killed_it_leaves_nothing_behind(demo_in: Demo) -> None:
 
 def test_a_process_that_ends_early_ends_the_demo(demo_in: Demo) -> None:
     demo = demo_in.start()
-    demo.wait_for_line("A cold stampede", within_s=PLAYED_WITHIN_S)
+    demo_in.wait_until_all_are_there()
     os.kill(next(filter(_is_worker, demo_in.processes())), signal.SIGKILL)
 
     assert demo.wait(within_s=GONE_WITHIN_S) == 1

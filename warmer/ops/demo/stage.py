@@ -185,6 +185,8 @@ async def start_valkey(house: Household, clock: Clock) -> str:
         *("--port", str(port)),
         *("--save", ""),
         *("--dir", str(house.directory)),
+        # Whose it is can then be seen in `ps`.
+        *("--set-proc-title", "no"),
     )
     async with asyncio.timeout(_STARTS_WITHIN_S):
         while not await _answers(port):
