@@ -48,7 +48,9 @@ def test_the_example_and_its_commands_run_as_they_stand(
 
     assert status == 0, shell.output
     assert shell.lines.count("{'user': 'ada', 'plan': 'pro'}") == 2
-    assert "fresh {'user': 'ada', 'plan': 'pro'}" in shell.lines
+    assert "Answer(value={'user': 'ada', 'plan': 'pro'}, state=<State.FRESH" in (
+        shell.output
+    )
 
 
 def test_the_example_is_short() -> None:
