@@ -120,11 +120,11 @@ async def request_path(
     shared: dict[str, Any] = {
         "store": store if watched else redis_store,
         "datasets": by_name,
-        "clock": CLOCK,
         "random": random,
+        "signals": signals,
     }
-    refresher = Refresher(load_of=settings["load_of"], signals=signals, **shared)
-    client = CacheClient(refresher=refresher, signals=signals, **shared, **settings)
+    refresher = Refresher(load_of=settings["load_of"], **shared)
+    client = CacheClient(refresher=refresher, clock=CLOCK, **shared, **settings)
     try:
         yield RequestPath(client, store, redis, by_name, signals)
     finally:

@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import TypeVar, assert_never
 
-from warmer.clock import Clock
 from warmer.errors import (
     BadEvent,
     BadValue,
@@ -88,14 +87,12 @@ class Refresher:
         store: CacheStore,
         datasets: Datasets,
         load_of: Callable[[Dataset], Load],
-        clock: Clock,
         random: random.Random,
         signals: Signals,
     ) -> None:
         self._store = store
         self._datasets = datasets
         self._load_of = load_of
-        self._clock = clock
         self._random = random
         self._signals = signals
 
@@ -138,22 +135,13 @@ class Refresher:
             raise
 
     async def hold(
-        self,
-        dataset: Dataset,
-        key: Key,
-        claimed: Claimed,
-        load: Load,
-        *,
-        deadline: float | None = None,
+        self, dataset: Dataset, key: Key, claimed: Claimed, load: Load
     ) -> LoadOutcome:
-        """Return what became of the load this lease was claimed for; the lease is over.
-
-        `deadline` (of the clock's `monotonic`) may end the load before the dataset does.
-        """
+        """Return what became of the load this lease was claimed for; the lease is over."""
         lease = claimed.lease
         outcome: LoadOutcome
         try:
-            loaded = await self._load(dataset, key, lease, load, deadline)
+            loaded = await self._load(dataset, key, lease, load)
         except asyncio.CancelledError:
             await uninterrupted(self._release(dataset, lease))
             raise
@@ -170,16 +158,12 @@ class Refresher:
     # --- loading ----------------------------------------------------------------------
 
     async def _load(
-        self,
-        dataset: Dataset,
-        key: Key,
-        lease: Lease,
-        load: Load,
-        deadline: float | None,
+        self, dataset: Dataset, key: Key, lease: Lease, load: Load
     ) -> Loaded | LeaseLost:
-        within_ms = self._within_ms(dataset, deadline)
         renew_every_s = dataset.lease_ms / 3 / 1000
-        loading = asyncio.create_task(_bounded(load, key, lease.floors, within_ms))
+        loading = asyncio.create_task(
+            _bounded(load, key, lease.floors, dataset.load_timeout_ms)
+        )
         try:
             while True:
                 await asyncio.wait((loading,), timeout=renew_every_s)
@@ -196,12 +180,6 @@ class Refresher:
         loaded = loading.result()
         _check(dataset, loaded)
         return loaded
-
-    def _within_ms(self, dataset: Dataset, deadline: float | None) -> float:
-        if deadline is None:
-            return dataset.load_timeout_ms
-        left_ms = (deadline - self._clock.monotonic()) * 1000
-        return min(dataset.load_timeout_ms, left_ms)
 
     async def _lost(self, dataset: Dataset, lease: Lease) -> bool:
         try:
@@ -340,7 +318,7 @@ def reason_of(error: Exception) -> str:
             return OriginError.reason
 
 
-async def _bounded(load: Load, key: Key, floors: Versions, within_ms: float) -> Loaded:
+async def _bounded(load: Load, key: Key, floors: Versions, within_ms: int) -> Loaded:
     """Load, and stop after `within_ms` however steadily the answer trickles in."""
     bound = asyncio.timeout(within_ms / 1000)
     try:
@@ -349,9 +327,7 @@ async def _bounded(load: Load, key: Key, floors: Versions, within_ms: float) -> 
     except TimeoutError as exc:
         if not bound.expired():
             raise
-        raise OriginTimeout(
-            "total", f"not loaded within {max(within_ms, 0):.0f} ms"
-        ) from exc
+        raise OriginTimeout("total", f"not loaded within {within_ms} ms") from exc
 
 
 async def _stop(loading: "asyncio.Task[Loaded]") -> None:

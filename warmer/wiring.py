@@ -213,7 +213,6 @@ def _refresher(
         store=store,
         datasets=datasets,
         load_of=load_of,
-        clock=SystemClock(),
         random=random.Random(),  # noqa: S311 - spreads instants
         signals=signals,
     )

@@ -50,7 +50,6 @@ def refresher(
         store=store,
         datasets={"product": dataset},
         load_of=origin.load_of,
-        clock=SystemClock(),
         random=random.Random(7),
         signals=Counters(),
     )

@@ -112,7 +112,6 @@ class Fleet:
             store=store or self.store,
             datasets={dataset.name: dataset},
             load_of=lambda _dataset: load,
-            clock=CLOCK,
             random=random.Random(7),
             signals=self.signals,
         )
@@ -478,24 +477,6 @@ async def test_a_trickling_answer_does_not_stretch_the_load(fleet: Fleet) -> Non
     assert isinstance(outcome.error, OriginTimeout)
     assert outcome.error.phase == "total"
     assert 0 < outcome.retry_in_ms <= RETRY_BASE_MS
-    await fleet.assert_nothing_left()
-
-
-@pytest.mark.parametrize("left_s", [0.05, 0, -1])
-async def test_a_load_ends_at_its_callers_deadline(fleet: Fleet, left_s: float) -> None:
-    """R-FT-2, R-FLT-2: a deadline that has passed is one that ends it at once."""
-    origin = Origin(row(42))
-    origin.gate.clear()
-    outcome = await fleet.refresher(origin.load).hold(
-        PRODUCT,
-        KEY,
-        await fleet.claimed(),
-        origin.load,
-        deadline=CLOCK.monotonic() + left_s,
-    )
-
-    assert isinstance(outcome, LoadFailed)
-    assert isinstance(outcome.error, OriginTimeout)
     await fleet.assert_nothing_left()
 
 

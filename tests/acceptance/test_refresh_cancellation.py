@@ -45,7 +45,6 @@ def refresher(
         store=store,
         datasets={"product": dataset},
         load_of=lambda _dataset: load,
-        clock=CLOCK,
         random=random.Random(7),
         signals=Counters(),
     )
