@@ -8,7 +8,15 @@ import pytest
 
 from tests.control import PRODUCT, control_of, due_key
 from tests.servers import ServerProcess
-from warmer.model.due import Lane, Taken, TakenKey, Unfinished, key_of, member_of
+from warmer.model.due import (
+    DueKey,
+    Lane,
+    Taken,
+    TakenKey,
+    Unfinished,
+    key_of,
+    member_of,
+)
 from warmer.model.version import SourceVersion
 from warmer.store.control import ControlServer
 from warmer.store.due_set import DueSet
@@ -74,6 +82,32 @@ async def test_versions_above_2_to_the_53_are_told_apart(due: DueSet) -> None:
 
     assert key.wanted["shop-db/product:1"].parts() == (newer,)
     assert key.wanted_fence == 2**63 + 1
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        ((0xA9,), (0xAA,)),
+        ((0xAA,), (0xAB,)),
+        ((2**32 - 1,), (2**32,)),
+        ((2**64 - 2,), (2**64 - 1,)),
+        ((7, 0xAA), (7, 0xAB)),
+        ((0xAA, 9), (0xAB, 0)),
+    ],
+)
+async def test_the_newer_of_two_versions_is_wanted_in_whichever_order_they_come(
+    due: DueSet, older: tuple[int, ...], newer: tuple[int, ...]
+) -> None:
+    """R-INV-2, SCRIPT-4: digit by digit, by no server's idea of an alphabet."""
+    scope = "shop-db/product:1"
+    for id_, versions in ((1, (older, newer)), (2, (newer, older))):
+        for parts in versions:
+            wanted = {scope: SourceVersion.of("shop-db", *parts)}
+            await due.add(Lane.NOW, [DueKey(due_key(id_).key, wanted)])
+
+    taken = await take(due)
+
+    assert [key.wanted[scope].parts() for key in taken.keys] == [newer, newer]
 
 
 async def test_a_higher_epoch_is_wanted_over_a_higher_number(due: DueSet) -> None:

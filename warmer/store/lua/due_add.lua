@@ -23,11 +23,29 @@ local function larger(a, b)
     return a > b and a or b
 end
 
--- epoch=digits, compared as SourceVersion.compare does; incomparable is never older.
-local function older(a, b)
-    local epoch_a, epoch_b = a:sub(1, 8), b:sub(1, 8)
-    if epoch_a ~= epoch_b then return epoch_a < epoch_b end
-    return #a == #b and a < b
+-- By epoch; within one epoch by digits, if both have as many. 32 bits at a time: numbers lose
+-- digits above 2^53, and < on strings follows the server's locale ("aa" comes last in Danish).
+local function order(one, other)
+    if not one or not other then
+        return "incomparable"
+    end
+    local function difference(at)
+        return tonumber(one:sub(at, at + 7), 16) - tonumber(other:sub(at, at + 7), 16)
+    end
+    local found = difference(1)
+    if found == 0 and #one ~= #other then
+        return "incomparable"
+    end
+    for at = 10, #one, 8 do
+        if found ~= 0 then
+            break
+        end
+        found = difference(at)
+    end
+    if found == 0 then
+        return "equal"
+    end
+    return found > 0 and "newer" or "older"
 end
 
 local function merged(known, versions)
@@ -35,9 +53,9 @@ local function merged(known, versions)
     local newest, scopes = {}, {}
     for _, vector in ipairs({ known, versions }) do
         for item in vector:gmatch("[^;]+") do
-            local scope, version = item:match("^(.+)@(%x+=%x+)$")
-            if not newest[scope] then scopes[#scopes + 1] = scope end
-            if not newest[scope] or not older(version, newest[scope]) then
+            local scope, version = item:match("^(.+)@(%x%x%x%x%x%x%x%x=%x+)$")
+            if scope and not newest[scope] then scopes[#scopes + 1] = scope end
+            if scope and order(version, newest[scope]) ~= "older" then
                 newest[scope] = version
             end
         end
