@@ -241,6 +241,21 @@ async def test_a_server_that_stays_a_replica_refuses_and_recovers(
         await store.invalidate(change(1))
 
 
+async def test_a_sentinel_that_hangs_does_not_keep_the_next_from_being_asked(
+    sentinel_trio: SentinelTrio,
+) -> None:
+    """FAILOVER-1: within the timeout of the call."""
+    endpoint = Endpoint(
+        sentinels=tuple(sentinel_trio.sentinels),
+        sentinel_service=sentinel_trio.service,
+        timeout_ms=1_000,
+    )
+    sentinel_trio.sentinel_processes[0].pause()
+    async with store_at(endpoint) as store:
+        assert isinstance(await store.claim(claim()), Claimed)
+    sentinel_trio.sentinel_processes[0].resume()
+
+
 def _is_replica(server: ServerProcess) -> bool:
     try:
         return bool(server.command("INFO", "replication")["role"] == "slave")
