@@ -3,6 +3,7 @@
 Holds: nothing is taken that has no slot to begin at once. A key is reported done only
 after its refresh reached what was asked for; a key this process cannot report (the
 control server is away, the process dies) comes back by itself, and finds itself fresh.
+A key whose load ends its worker again and again is given up without another load.
 A lane that is drained here is drained until nothing is ready: the job that began it only
 asks, and does not wait.
 Does not hold: that a key is refreshed once. Leases see to it that it is loaded once.
@@ -24,6 +25,7 @@ from jobs.verdict import (
     Verdict,
     foreign,
     judge,
+    suspected,
     undecided,
     unexpected,
 )
@@ -251,6 +253,8 @@ class Drain:
             self._slots.give_back()
 
     async def _verdict(self, taken: TakenKey) -> Verdict:
+        if given_up := suspected(taken.attempts, self._policy):
+            return given_up
         try:
             key = key_of(taken.member, self._datasets)
         except BadKey:

@@ -22,6 +22,8 @@ from warmer.refresh import reason_of
 
 OVERTAKEN_MS = 50
 """After a load that an invalidation overtook: the next one may well prove itself."""
+ABANDONED_AT_LEAST = 5
+"""Workers lost before a key is suspected, however small `max_tries` is: a few deploys."""
 HELD_MIN_MS, HELD_UNKNOWN_MS = 50, 250
 """How soon to look again after another holder, who mostly ends long before its lease."""
 
@@ -81,6 +83,16 @@ def judge(  # noqa: PLR0911 - one for each outcome
             return undecided(attempts, policy, random)
         case _:
             assert_never(outcome)
+
+
+def suspected(attempts: int, policy: RetryPolicy) -> GivenUp | None:
+    """Return the verdict on a key that may not be loaded any more, None if it may.
+
+    A failure is judged when it is reported; so many attempts come from workers that died.
+    """
+    if attempts < max(policy.max_tries, ABANDONED_AT_LEAST):
+        return None
+    return GivenUp("abandoned")
 
 
 def undecided(attempts: int, policy: RetryPolicy, random: Random) -> Again:

@@ -13,7 +13,7 @@ from jobs import drain as drain_module
 from jobs.drain import Drain
 from jobs.pulse import Pulse
 from jobs.slots import Slots
-from jobs.verdict import RetryPolicy
+from jobs.verdict import ABANDONED_AT_LEAST, RetryPolicy
 from tests.control import PRODUCT, control_of, due_key
 from tests.servers import ServerProcess
 from warmer.clock import SystemClock
@@ -116,6 +116,12 @@ async def drained(
                 return
 
 
+async def all_ready(control: ControlServer) -> None:
+    async with asyncio.timeout(20):
+        while (depth := await control.due.depth(Lane.NOW)).ready < depth.due:
+            await CLOCK.sleep(0.005)
+
+
 async def test_a_lane_is_drained_with_as_many_at_once_as_there_are_slots(
     control: ControlServer,
 ) -> None:
@@ -171,6 +177,26 @@ async def test_a_key_that_fails_for_good_is_set_aside(control: ControlServer) ->
     assert refreshing.runs == {"product:v3:1": 3, "product:v3:2": 1}
     assert letter.fields["reason"] == "unavailable"
     assert letter.fields["wanted"].startswith("shop-db/product:1@")
+
+
+async def test_a_key_that_ended_too_many_workers_is_set_aside_without_a_load(
+    control: ControlServer,
+) -> None:
+    """R-ADM-4: one attempt less, and it is loaded like any other."""
+    await control.due.add(Lane.NOW, [due_key(1), due_key(2)])
+    for deaths in range(ABANDONED_AT_LEAST):
+        await control.due.take(Lane.NOW, 2 if deaths else 1, visible_ms=0)
+        await control.due.sweep(Lane.NOW)
+        await all_ready(control)
+    refreshing = Refreshing()
+
+    async with draining(control, refreshing) as drain:
+        await drained(control, drain)
+
+    (letter,) = await control.parked()
+    assert letter.fields["reason"] == "abandoned"
+    assert letter.fields["attempts"] == str(ABANDONED_AT_LEAST)
+    assert refreshing.runs == {"product:v3:2": 1}
 
 
 async def test_a_key_of_a_dataset_that_is_gone_is_set_aside(

@@ -227,6 +227,39 @@ async def test_a_key_that_fails_for_good_becomes_a_dead_letter_and_not_a_loop(
     assert 3 <= loads <= 6
 
 
+async def test_a_key_whose_load_kills_every_worker_is_given_up_and_the_others_live(
+    shop: Shop, children: Children
+) -> None:
+    """R-ADM-4, R-FT-4: no crash loop; its neighbours in each crash are not given up."""
+    ids = range(12)
+    shop.delay_s = 0.05
+    await shop.change(*ids)
+    shop.origin.on("/products/3", Reply(hang=True))
+    deaths = 0
+    worker = await shop.worker(children, max_tries="3")
+
+    async def given_up() -> bool:
+        nonlocal deaths, worker
+        if shop.origin.loads("/products/3") > deaths:
+            deaths += 1
+            worker.kill()
+            for member in await shop.redis.zrange("warmer:doing:now", 0, -1):
+                await shop.redis.zadd("warmer:doing:now", {member: 1}, xx=True)
+            worker = await shop.worker(children, max_tries="3")
+        return await shop.control.parked_count() == 1
+
+    await until(given_up, within_s=60, what=lambda: f"{deaths} workers killed")
+    healthy = [id_ for id_ in ids if id_ != 3]
+    await shop.fresh(*healthy)
+    await shop.settled()
+
+    (letter,) = await shop.control.parked()
+    assert letter.fields["reason"] == "abandoned"
+    assert '"id":"3"' in letter.fields["member"]
+    assert deaths == shop.origin.loads("/products/3") == 5
+    await worker.line("refresh_given_up product abandoned")
+
+
 async def test_an_unreadable_event_is_set_aside_and_the_next_is_applied(
     shop: Shop, children: Children
 ) -> None:

@@ -19,7 +19,7 @@ from warmer.model.due import (
 )
 from warmer.model.version import SourceVersion
 from warmer.store.control import ControlServer
-from warmer.store.due_set import DueSet
+from warmer.store.due_set import APART_MS, DueSet
 
 VISIBLE_MS = 30_000
 
@@ -197,6 +197,44 @@ async def test_a_key_of_a_killed_worker_is_swept_back_with_what_it_must_reach(
     assert key.wanted["shop-db/product:1"].parts() == (5,)
 
 
+async def test_a_key_that_was_abandoned_counts_it_as_a_failed_attempt(
+    due: DueSet,
+) -> None:
+    """R-ADM-4: what ends its workers is bounded in number too, and a success resets it."""
+    await due.add(Lane.NOW, [due_key(1, version=5)])
+    attempts = []
+    for _ in range(3):
+        (key,) = (await due.take(Lane.NOW, 10, visible_ms=0)).keys
+        attempts.append(key.attempts)
+        await due.sweep(Lane.NOW)
+    alive = await take_one(due)
+    await due.add(Lane.NOW, [due_key(1)])
+    await due.done(Lane.NOW, [alive])
+
+    again = await take_one(due)
+
+    assert attempts == [0, 1, 2]
+    assert (alive.attempts, again.attempts) == (3, 0)
+    assert alive.wanted["shop-db/product:1"].parts() == (5,)
+
+
+async def test_keys_abandoned_together_again_come_back_one_by_one(due: DueSet) -> None:
+    """R-FT-4: the first time at once, and then apart from the one that ends workers."""
+    await due.add(Lane.NOW, [due_key(id_) for id_ in range(4)])
+    await due.take(Lane.NOW, 10, visible_ms=0)
+    await due.sweep(Lane.NOW)
+    at_once = (await due.take(Lane.NOW, 10, visible_ms=0)).keys
+    await due.sweep(Lane.NOW)
+
+    first = await take(due)
+    depth = await due.depth(Lane.NOW)
+
+    assert len(at_once) == 4
+    assert (len(first.keys), depth.due, depth.ready) == (1, 3, 0)
+    assert first.next_in_ms is not None
+    assert 0 < first.next_in_ms <= APART_MS
+
+
 async def test_a_key_that_is_kept_is_not_abandoned_and_only_its_taker_can_keep_it(
     due: DueSet,
 ) -> None:
@@ -247,7 +285,7 @@ async def test_a_worker_that_comes_back_late_cannot_finish_what_another_works_on
     await due.sweep(Lane.NOW)
     key = await take_one(due)
     assert key.wanted["shop-db/product:1"].parts() == (2,)
-    assert key.attempts == 0
+    assert key.attempts == 2, "abandoned twice; what the late one reports adds nothing"
 
 
 async def test_a_failed_key_comes_back_after_its_delay_and_remembers_the_failure(

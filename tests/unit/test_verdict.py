@@ -4,7 +4,16 @@ from random import Random
 
 import pytest
 
-from jobs.verdict import Again, Finished, GivenUp, RetryPolicy, judge, unexpected
+from jobs.verdict import (
+    ABANDONED_AT_LEAST,
+    Again,
+    Finished,
+    GivenUp,
+    RetryPolicy,
+    judge,
+    suspected,
+    unexpected,
+)
 from warmer.errors import OriginUnavailable, StoreTimeout
 from warmer.model.entry import NOT_FOUND, Entry
 from warmer.model.outcome import (
@@ -104,3 +113,13 @@ def test_what_is_no_fault_of_the_origin_is_never_given_up(
     assert isinstance(verdict, Again)
     assert not verdict.failed
     assert 0 < verdict.delay_ms <= POLICY.cap_ms
+
+
+def test_a_few_lost_workers_give_no_key_up_however_few_tries_it_has() -> None:
+    """R-ADM-4: deploys that kill are not the key's fault."""
+    patient = RetryPolicy(max_tries=10, base_ms=100, cap_ms=1_000)
+
+    assert suspected(ABANDONED_AT_LEAST - 1, POLICY) is None
+    assert suspected(ABANDONED_AT_LEAST, POLICY) == GivenUp("abandoned")
+    assert suspected(9, patient) is None
+    assert suspected(10, patient) == GivenUp("abandoned")

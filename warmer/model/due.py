@@ -40,7 +40,7 @@ class TakenKey:
     """A due key that was taken to be worked on.
 
     `receipt` names the taking: a report with another's receipt changes nothing.
-    `attempts`: how often its refresh has failed since it became due.
+    `attempts`: how often its refresh has failed, or ended with its worker, since it became due.
     """
 
     member: str

@@ -26,6 +26,8 @@ BATCH = 200
 """Keys in one script: the server answers nobody else meanwhile."""
 WAKE_MS = 60_000
 """How long a wake flag may outlive a job that vanished unnoticed."""
+APART_MS = 250
+"""Between keys that were abandoned together more than once, times how often before."""
 
 _ADD = Script("due_add")
 _TAKE = Script("due_take")
@@ -166,7 +168,12 @@ class DueSet:
     async def sweep(self, lane: Lane) -> Swept:
         """Return abandoned keys to the lane, and wake a drain if keys wait and none is queued."""
         call = _SWEEP.call(
-            due=due(lane), doing=doing(lane), limit=BATCH, **self._drain(lane)
+            due=due(lane),
+            doing=doing(lane),
+            wanted=WANTED,
+            limit=BATCH,
+            apart_ms=APART_MS,
+            **self._drain(lane),
         )
         _word, abandoned, woken = await self._link.run(call)
         return Swept(abandoned, woken == b"WOKEN")

@@ -1,8 +1,11 @@
-local due, doing, wake, queue, job = unpack(KEYS)
-local limit, job_id, payload, job_ms, wake_ms, now_ms = unpack(ARGV)
+local due, doing, wanted, wake, queue, job = unpack(KEYS)
+local limit, apart_ms, job_id, payload, job_ms, wake_ms, now_ms = unpack(ARGV)
 
 -- Return abandoned keys to the lane, and queue a drain job if keys are ready and none is queued.
 --
+-- Being abandoned counts as a failed attempt: a key whose load ends its worker must not end
+-- every worker in turn. What was abandoned together comes back at once the first time, and
+-- then one by one, ever further apart: those beside such a key are not given up with it.
 -- The flag holds the queued job's id: a flag whose job is gone (evicted, lost in a failover,
 -- deleted by arq) wakes nobody, and is replaced.
 -- Atomic, because a job may begin, and clear the flag, between the look and the replacement.
@@ -17,9 +20,15 @@ end
 
 local now = clock()
 local abandoned = redis.call("ZRANGEBYSCORE", doing, "-inf", now, "LIMIT", 0, limit)
-for _, member in ipairs(abandoned) do
+for at, member in ipairs(abandoned) do
+    local stored = redis.call("HGET", wanted, member)
+    local want = stored and cjson.decode(stored)
+        or { versions = "", fence = "0", attempts = "0", receipt = "", event = "" }
+    local before = tonumber(want.attempts)
+    want.attempts = string.format("%d", before + 1)
+    redis.call("HSET", wanted, member, cjson.encode(want))
     redis.call("ZREM", doing, member)
-    redis.call("ZADD", due, "LT", now, member)
+    redis.call("ZADD", due, "LT", now + (at - 1) * before * apart_ms, member)
 end
 
 if #redis.call("ZRANGEBYSCORE", due, "-inf", now, "LIMIT", 0, 1) == 0 then
