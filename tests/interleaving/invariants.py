@@ -331,7 +331,8 @@ class Oracle:
         history.running = False
         if reply is PublishReply.OUTDATED:
             require("I9", self._outdated(load, entry, now), "an answer was thrown away")
-            if self._lagging(load, before_seq=self.seq):
+            lagging = self._lagging(load, before_seq=self.seq)
+            if lagging or self._older_than(entry, load):
                 history.retry_at = now + LAG_RETRY_MS
             return
         kept = reply is PublishReply.KEPT_STALE

@@ -304,6 +304,20 @@ async def test_a_lagging_replica_is_not_hammered(world: World) -> None:
     assert await world.store.claim(claim("next")) == Cooling(50, None)
 
 
+async def test_a_source_that_went_back_is_not_hammered(world: World) -> None:
+    """R-ADM-4: restored from a backup, it is behind the entry for as long as that is there."""
+    first = await claimed(world, "first")
+    await world.store.publish(first, publication(rows(2), fresh_ms=1_000))
+    await world.advance(1_500)
+    lease = await claimed(world, "restored")
+
+    await world.store.publish(lease, publication(rows(1), lag_retry_ms=50))
+
+    cooling = await world.store.claim(claim("next"))
+    assert isinstance(cooling, Cooling)
+    assert cooling.retry_in_ms == 50
+
+
 async def test_an_unproven_load_soon_after_a_change_is_read_once_more(
     world: World,
 ) -> None:

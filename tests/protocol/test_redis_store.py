@@ -10,12 +10,14 @@ from typing_extensions import override
 
 from tests.protocol.world import (
     KEY,
+    SCOPE,
     RedisWorld,
     change,
     claim,
     claimed,
     publication,
     rows,
+    version,
 )
 from tests.servers import ServerProcess, Servers
 from warmer.clock import Clock, SystemClock
@@ -26,6 +28,7 @@ from warmer.model.outcome import (
     Claimed,
     ClaimReply,
     Fresh,
+    Held,
     InvalidateResult,
     PublishReply,
     ReleaseReply,
@@ -355,6 +358,87 @@ async def test_an_entry_of_another_type_is_removed_by_an_event(
     reply = await redis_world.store.invalidate(change(1))
 
     assert reply.result is InvalidateResult.PURGED
+
+
+BROKEN_GUARDS = {
+    "another type": ("SET", "theirs"),
+    **{
+        f"{field} is {value!r}": ("HSET", field, value)
+        for value in ("", "abc", "-1", "1e400", b"\xff", "9" * 17)
+        for field in ("fence", "generation", "failures", "retry_at", "purged_at")
+    },
+    "blind": ("HSET", "blind", "1e400"),
+    "raised": ("HSET", f"floor.{SCOPE}", version(1).encode(), f"raised.{SCOPE}", "x"),
+    "no version": ("HSET", f"floor.{SCOPE}", "abc"),
+    "half a version": ("HSET", f"floor.{SCOPE}", "00000000=12345"),
+    "not a scope": ("HSET", b"floor.\xff", version(1).encode()),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN_GUARDS)
+async def test_a_guard_that_nobody_can_read_fails_no_load(
+    redis_world: RedisWorld, broken: str
+) -> None:
+    """SERIAL-3 R-FLT-1: it is as if it was lost; otherwise every load of the key failed."""
+    command, *fields = BROKEN_GUARDS[broken]
+    guard = Keyspace().guard(KEY.text)
+    await redis_world.redis.execute_command(command, guard, *fields)
+
+    lease = await claimed(redis_world)
+    published = await redis_world.store.publish(lease, publication(rows(1)))
+
+    assert published is PublishReply.PUBLISHED
+    purged = await redis_world.store.invalidate(change(2))
+    assert purged.result is InvalidateResult.PURGED
+
+
+@pytest.mark.parametrize("broken", BROKEN_GUARDS)
+async def test_a_guard_broken_during_a_load_ends_that_load_only(
+    redis_world: RedisWorld, broken: str
+) -> None:
+    """SERIAL-3: nothing proves that no change came meanwhile, so it is not stored."""
+    command, *fields = BROKEN_GUARDS[broken]
+    guard = Keyspace().guard(KEY.text)
+    lease = await claimed(redis_world)
+    if command == "SET":
+        await redis_world.redis.delete(guard)
+    await redis_world.redis.execute_command(command, guard, *fields)
+
+    published = await redis_world.store.publish(lease, publication(rows(1)))
+    await redis_world.store.release(lease)
+
+    assert published is PublishReply.FENCED
+    assert isinstance(await redis_world.store.claim(claim("next")), Claimed)
+
+
+async def test_a_guard_field_of_a_later_release_is_left_alone(
+    redis_world: RedisWorld,
+) -> None:
+    """R-REC-4: two releases run side by side."""
+    guard = Keyspace().guard(KEY.text)
+    await redis_world.redis.hset(guard, "colour", "blue")  # type: ignore[misc]
+
+    await claimed(redis_world)
+
+    assert await redis_world.redis.hget(guard, "colour") == b"blue"  # type: ignore[misc]
+
+
+async def test_a_lease_of_another_type_is_respected_and_ends(
+    redis_world: RedisWorld,
+) -> None:
+    """R-LSE-1 LEASE-1: a client that keeps its locks as hashes, without an expiry."""
+    store, redis = redis_world.store, redis_world.redis
+    name = Keyspace().lease(KEY.text)
+    mine = await claimed(redis_world)
+    await redis.delete(name)
+    await redis.hset(name, "theirs", "1")  # type: ignore[misc]
+
+    assert await store.renew(mine, 1_000) is RenewReply.LOST
+    assert await store.publish(mine, publication()) is PublishReply.FENCED
+    assert await store.release(mine) is ReleaseReply.FOREIGN
+    held = await store.claim(claim("next"))
+    assert isinstance(held, Held)
+    assert 0 < held.remaining_ms <= claim("next").lease_ms
 
 
 async def test_a_refusal_is_counted_by_its_reason(redis_world: RedisWorld) -> None:

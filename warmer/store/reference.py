@@ -416,7 +416,7 @@ class Judgement:
 
     current: it contains every change known. proven: its versions say so. spans: it is not
     current only because changes came while it ran. lagging: it reports a version below a
-    floor, so its source lags behind the events.
+    floor or the entry's, so its source lags behind the events, or behind what is stored.
     """
 
     current: bool
@@ -457,7 +457,7 @@ def _judge(guard: Guard, entry: Entry | None, versions: Versions) -> Judgement:
         and int(guard.get("hard", 0)) <= claim_generation  # [publish.kept_hard]
     )
     current = current and not regresses  # [publish.regress]
-    return Judgement(current, proven, spans, lagging)
+    return Judgement(current, proven, spans, lagging or regresses)
 
 
 def _reached(entry: Entry, claim: Claim) -> bool:

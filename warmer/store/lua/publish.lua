@@ -27,12 +27,54 @@ local function server_us()
     return tonumber(time[1]) * 1000000 + tonumber(time[2])
 end
 
+-- Nil where another type is stored, which no script here has done.
+local function typed(reply)
+    if type(reply) ~= "table" or not reply.err then
+        return reply
+    end
+    if not reply.err:find("WRONGTYPE", 1, true) then
+        error(reply)
+    end
+    return nil
+end
+
+local function readable(name, value)
+    local kind = name:match("^[^.]*")
+    if kind == "floor" then
+        local version = value:match("^%x%x%x%x%x%x%x%x=(%x+)$")
+        return version and #version % 16 == 0 and name:find("^floor%.[!-:<-~]+$")
+    end
+    local number = kind == "raised" or kind == "fence" or kind == "generation" or kind == "blind"
+        or kind == "hard" or kind == "purged_at" or kind == "claimed_at"
+        or kind == "claim_generation" or kind == "failures" or kind == "retry_at"
+    return not number or (#value <= 16 and value:find("^%d+$"))
+end
+
+-- A guard that no script here can read is removed: the loss of it costs a load, and as it is
+-- every claim would fail.
 local function guard_fields()
-    local fields, flat = {}, redis.call("HGETALL", guard)
-    for at = 1, #flat, 2 do
+    local fields, flat = {}, typed(redis.pcall("HGETALL", guard))
+    for at = 1, flat and #flat or 0, 2 do
         fields[flat[at]] = flat[at + 1]
+        if not readable(flat[at], flat[at + 1]) then
+            flat = nil
+            break
+        end
+    end
+    if not flat then
+        redis.call("UNLINK", guard)
+        return {}, 0
     end
     return fields, #flat / 2
+end
+
+-- What a client of another kind keeps there is a lease too, and nobody's here.
+local function lease_owner()
+    local owner = typed(redis.pcall("GET", lease))
+    if owner == nil then
+        return ""
+    end
+    return owner
 end
 
 local function keep_guard(until_ms)
@@ -134,13 +176,14 @@ local present = read_entry()
 local done = present and (present.kept_stale and "ALREADY_KEPT" or "ALREADY")
 if done and known.publisher == token then return without_body(done) end -- [publish.already]
 
-local owner = redis.call("GET", lease)
+local owner = lease_owner()
 if known.fence ~= fence then return without_body("FENCED") end -- [publish.fence]
 if known.owner ~= token then return without_body("FENCED") end -- [publish.owner]
 if owner and owner ~= token then return without_body("FENCED") end -- [publish.lease]
 
 -- Current: contains every change known. Proven: its versions say so. Spans: is not current only
--- because changes came while it ran. Lagging: its source is behind the events.
+-- because changes came while it ran. Lagging: its source is behind the events, or
+-- behind what is stored.
 local versions = versions_of(vector)
 local claim_generation = tonumber(known.claim_generation or 0)
 local current, proven, spans, lagging = true, true, true, false
@@ -160,6 +203,7 @@ for scope, version in pairs(versions_of(present and present.vector or "")) do
     local regresses = order(version_for(scope, versions), version) == "older"
     if regresses then current = false end -- [publish.regress]
     if regresses then spans = false end -- [publish.kept_regress]
+    if regresses then lagging = true end
 end
 for scope, floor in pairs(versions_of(known.claim_floors or "")) do
     local below = order(version_for(scope, versions), floor) == "older"

@@ -23,11 +23,31 @@ local function server_us()
     return tonumber(time[1]) * 1000000 + tonumber(time[2])
 end
 
-local owner = redis.call("GET", lease)
+-- Nil where another type is stored, which no script here has done.
+local function typed(reply)
+    if type(reply) ~= "table" or not reply.err then
+        return reply
+    end
+    if not reply.err:find("WRONGTYPE", 1, true) then
+        error(reply)
+    end
+    return nil
+end
+
+-- What a client of another kind keeps there is a lease too, and nobody's here.
+local function lease_owner()
+    local owner = typed(redis.pcall("GET", lease))
+    if owner == nil then
+        return ""
+    end
+    return owner
+end
+
+local owner = lease_owner()
 local foreign = owner and owner ~= token
 if not foreign then redis.call("DEL", lease) end -- [release.mine]
 
-local last_claim_is_mine = redis.call("HGET", guard, "owner") == token
+local last_claim_is_mine = typed(redis.pcall("HGET", guard, "owner")) == token
 if last_claim_is_mine then
     redis.call("HSET", guard, "owner", "") -- [release.ends]
 end

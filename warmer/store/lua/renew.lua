@@ -20,6 +20,26 @@ local function server_us()
     return tonumber(time[1]) * 1000000 + tonumber(time[2])
 end
 
-if redis.call("GET", lease) ~= token then return "LOST" end -- [renew.mine]
+-- Nil where another type is stored, which no script here has done.
+local function typed(reply)
+    if type(reply) ~= "table" or not reply.err then
+        return reply
+    end
+    if not reply.err:find("WRONGTYPE", 1, true) then
+        error(reply)
+    end
+    return nil
+end
+
+-- What a client of another kind keeps there is a lease too, and nobody's here.
+local function lease_owner()
+    local owner = typed(redis.pcall("GET", lease))
+    if owner == nil then
+        return ""
+    end
+    return owner
+end
+
+if lease_owner() ~= token then return "LOST" end -- [renew.mine]
 redis.call("PEXPIREAT", lease, digits(math.floor(server_us() / 1000) + lease_ms))
 return "RENEWED"
