@@ -517,7 +517,7 @@ async def test_why_stale_names_the_event_that_raised_the_floor(
     assert re.match(
         rf"Stale, served for [\d.]+ \w+ more, because event {event.id} at "
         r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ raised the floor of shop-db/product:42 to 18, "
-        r"and no load has proven it yet; it has been due in lane now for ",
+        r"and the entry has 17; it has been due for ",
         told.out,
     )
     assert data["verdict"] == "stale"
@@ -596,7 +596,7 @@ async def test_why_says_that_the_key_cools_after_failures(shop: Shop) -> None:
     data = (await shop.warmer("why", KEY, "--json")).data
 
     assert re.match(
-        r"Absent: no load has succeeded; loading failed 1 time and is tried again in ",
+        r"Absent: no load has succeeded; loading failed once and is tried again in ",
         told.out,
     )
     assert data["guard"]["failures"] == 1
@@ -621,7 +621,7 @@ async def test_why_says_that_no_worker_takes_a_due_key(
     data = (await shop.warmer("why", KEY, "--json")).data
 
     assert re.search(
-        r"; it has been due in lane now for .*, and no worker has taken it\.\n",
+        r"; it has been due for .*, and no worker has taken it \(lane now\)\.\n",
         told.out,
     )
     assert (data["due"]["lane"], data["due"]["working"]) == ("now", False)

@@ -18,7 +18,6 @@ from warmer.ops.explain import (
     depends,
     guard_of,
     span,
-    written,
 )
 from warmer.settings import read_settings
 from warmer.store.due_set import Place
@@ -131,6 +130,18 @@ def test_a_floor_that_the_entry_reached_is_not_the_reason(
     assert "its fresh time ended" in explanation.sentence()
 
 
+@pytest.mark.parametrize(("ended_after", "says"), [(2_000, True), (2_001, False)])
+def test_what_was_fresh_for_settle_for_only_says_so(
+    dataset: Dataset, key: Key, ended_after: int, *, says: bool
+) -> None:
+    entry = replace(an_entry(), created_at=NOW - 2_500)
+    guard = {"purged_at": str(entry.fresh_until - ended_after)}
+
+    sentence = explained(dataset, key, family(entry, **guard)).sentence()
+
+    assert ("loaded within settle_for (2.0 s) of a change" in sentence) is says
+
+
 def test_the_event_that_raised_the_floor_is_named(dataset: Dataset, key: Key) -> None:
     guard = {f"floor.{SCOPE}": version(18).encode(), "purged_at": str(NOW - 1_000)}
     event = Event("shop-18", "shop-db", ("product:42",), version(18))
@@ -146,7 +157,7 @@ def test_the_event_that_raised_the_floor_is_named(dataset: Dataset, key: Key) ->
 
     assert (
         "because event shop-18 at 2026-09-21T14:13:19Z raised the floor of "
-        "shop-db/product:42 to 18, and no load has proven it yet"
+        "shop-db/product:42 to 18, and the entry has 17"
     ) in explanation.sentence()
 
 
@@ -203,18 +214,22 @@ def test_what_an_event_means_for_a_key_whose_entry_has_version_17(
     [
         (
             Place(Lane.NOW, working=False, due_in_ms=-4_000, attempts=0),
-            "it has been due in lane now for 4.0 s, and no worker has taken it",
+            "it has been due for 4.0 s, and no worker has taken it (lane now)",
         ),
         (
             Place(Lane.WARM, working=False, due_in_ms=4_000, attempts=2),
-            "it is due in lane warm in 4.0 s",
+            "a worker is to load it in 4.0 s (lane warm), after 2 times in vain",
+        ),
+        (
+            Place(Lane.WARM, working=False, due_in_ms=4_000, attempts=0),
+            "a worker is to load it in 4.0 s (lane warm)",
         ),
         (
             Place(Lane.NOW, working=True, due_in_ms=4_000, attempts=0),
             "the next caller loads it",
         ),
     ],
-    ids=["waiting", "later", "taken"],
+    ids=["waiting", "later again", "later", "taken"],
 )
 def test_a_key_that_is_due_says_so(
     dataset: Dataset, key: Key, place: Place, says: str
@@ -265,5 +280,5 @@ def test_spans_as_people_say_them(ms: int, text: str) -> None:
 
 
 def test_a_version_is_written_as_the_command_line_takes_it() -> None:
-    assert written(SourceVersion.of("s", 7, 9)) == "7:9"
-    assert written(SourceVersion.of("s", 7, epoch=2)) == "7 (epoch 2)"
+    assert str(SourceVersion.of("s", 7, 9)) == "7:9"
+    assert str(SourceVersion.of("s", 7, epoch=2)) == "7 (epoch 2)"

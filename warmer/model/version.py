@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from typing_extensions import override
+
 from warmer.errors import BadEvent
 
 MAX_PARTS = 4
@@ -64,6 +66,12 @@ class SourceVersion:
         if not _ENCODED.fullmatch(encoded):
             raise BadEvent(f"version: {encoded[:80]!r} is not epoch=digits in hex")
         return cls(source, int(encoded[:8], 16), encoded[9:])
+
+    @override
+    def __str__(self) -> str:
+        """Return it as `--version` takes it, with its epoch if it has one."""
+        parts = ":".join(str(part) for part in self.parts())
+        return f"{parts} (epoch {self.epoch})" if self.epoch else parts
 
     def encode(self) -> str:
         """Return `eeeeeeee=digits`, the form in Redis."""
@@ -133,6 +141,14 @@ def decode_vector(vector: str) -> dict[Scope, SourceVersion]:
             raise BadEvent(f"versions: {item[:80]!r} is not scope@version")
         versions[scope] = SourceVersion.decode(source_of(scope), encoded)
     return versions
+
+
+def readable_vector(vector: bytes) -> Versions:
+    """Return the versions in a stored vector; none where it is damaged."""
+    try:
+        return decode_vector(vector.decode("ascii"))
+    except (BadEvent, UnicodeDecodeError):
+        return {}
 
 
 def newest(first: Versions, others: Iterable[tuple[Scope, SourceVersion]]) -> Versions:

@@ -151,21 +151,34 @@ class Explanation:
             or guard.purged_at is None
             or guard.purged_at < entry.created_at
         ):
-            return f"its fresh time ended {span(self.now_ms - entry.fresh_until)} ago"
+            return self._why_over(entry)
         at = clock_time(guard.purged_at)
         versions = readable_versions(entry)
         for scope, floor in guard.floors.items():
-            if _reached(version_for(scope, versions), floor.version):
+            loaded = version_for(scope, versions)
+            if _reached(loaded, floor.version):
                 continue
             event = self._event_of(scope, floor.version)
             cause = f"event {event.event.id}" if event else "an invalidation"
             return (
                 f"{cause} at {at} raised the floor of {scope} to "
-                f"{written(floor.version)}, and no load has proven it yet"
+                f"{floor.version}, and the entry has "
+                f"{loaded or 'no version of it'}"
             )
         blind = next((seen for seen in self.events if seen.event.version is None), None)
         cause = f"event {blind.event.id}" if blind else "an invalidation"
         return f"{cause} without a comparable version came at {at}, and no load since"
+
+    def _why_over(self, entry: Entry) -> str:
+        over = f"its fresh time ended {span(self.now_ms - entry.fresh_until)} ago"
+        settle_ms = self.dataset.settle_ms
+        purged_at = self.guard.purged_at if self.guard else None
+        if purged_at is None or entry.fresh_until != purged_at + settle_ms:
+            return over
+        return (
+            f"{over}: loaded within settle_for ({span(settle_ms)}) of a change that "
+            "no version proves it to hold, it was fresh no longer than that"
+        )
 
     def _why_absent(self) -> str:
         guard = self.guard
@@ -188,18 +201,23 @@ class Explanation:
             time = "without an end" if left is None else f"for {span(left)} more"
             return f"a refresher holds the lease {time}"
         if guard is not None and guard.retry_at is not None and guard.retry_at > now:
-            times = f"{guard.failures} time{'s' * (guard.failures != 1)}"
             return (
-                f"loading failed {times} and is tried again in "
+                f"loading failed {_times(guard.failures)} and is tried again in "
                 f"{span(guard.retry_at - now)}"
             )
         if place is not None and not place.working and place.due_in_ms <= 0:
             return (
-                f"it has been due in lane {place.lane} for {span(-place.due_in_ms)}, "
-                "and no worker has taken it"
+                f"it has been due for {span(-place.due_in_ms)}, and no worker has "
+                f"taken it (lane {place.lane})"
             )
         if place is not None and not place.working:
-            return f"it is due in lane {place.lane} in {span(place.due_in_ms)}"
+            tried = (
+                f", after {_times(place.attempts)} in vain" if place.attempts else ""
+            )
+            return (
+                f"a worker is to load it in {span(place.due_in_ms)} "
+                f"(lane {place.lane}){tried}"
+            )
         return "the next caller loads it"
 
     def _not_applied(self) -> str | None:
@@ -304,12 +322,6 @@ def depends(dataset: Dataset, key: Key, scope: Scope) -> bool:
     return False
 
 
-def written(version: SourceVersion) -> str:
-    """Return a version as `--version` takes it, with its epoch if it has one."""
-    parts = ":".join(str(part) for part in version.parts())
-    return f"{parts} (epoch {version.epoch})" if version.epoch else parts
-
-
 def clock_time(at_ms: int) -> str:
     """Return an instant in UTC, to the second."""
     return datetime.fromtimestamp(at_ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -344,6 +356,10 @@ def _standing(
     if to_floor is Order.OLDER:
         return Standing.SUPERSEDED
     return Standing.IN_ENTRY if _reached(loaded, version) else Standing.NOT_APPLIED
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _reached(version: SourceVersion | None, floor: SourceVersion) -> bool:

@@ -24,7 +24,6 @@ from warmer.ops.explain import (
     depends,
     guard_of,
     span,
-    written,
 )
 from warmer.signals import Counters
 from warmer.store.control import ControlServer, Parked
@@ -195,16 +194,19 @@ def _entry_lines(explanation: Explanation) -> Iterator[str]:
         f"{what}, loaded {span(now - entry.created_at)} ago in {span(entry.load_ms)}, "
         f"fence {entry.fence}",
     )
-    for name, until in (
+    windows = [
         ("fresh until", entry.fresh_until),
         ("stale until", entry.stale_until),
-        ("error until", entry.error_until),
-    ):
+    ]
+    # Without `stale_if_error_for` it ends with the others, and says nothing.
+    if entry.error_until > entry.stale_until:
+        windows.append(("on error until", entry.error_until))
+    for name, until in windows:
         left = until - now
         when = f"in {span(left)}" if left > 0 else f"{span(-left)} ago"
         yield _row("", f"{name} {clock_time(until)}, {when}")
     for scope, version in readable_versions(entry).items():
-        yield _row("", f"{scope} = {written(version)}")
+        yield _row("", f"{scope} = {version}")
 
 
 def _lease_lines(explanation: Explanation) -> Iterator[str]:
@@ -232,7 +234,7 @@ def _guard_lines(explanation: Explanation) -> Iterator[str]:
         text += f", cooling for {span(guard.retry_at - now)}"
     yield _row("guard", text)
     for scope, floor in guard.floors.items():
-        yield _row("", f"floor {scope} = {written(floor.version)}")
+        yield _row("", f"floor {scope} = {floor.version}")
 
 
 def _due_lines(explanation: Explanation) -> Iterator[str]:
@@ -256,7 +258,7 @@ def _event_lines(explanation: Explanation) -> Iterator[str]:
         yield _row("events", f"none among the newest {EVENTS_LOOKED_AT}")
     for at, seen in enumerate(explanation.events):
         event = seen.event
-        version = f" version {written(event.version)}" if event.version else ""
+        version = f" version {event.version}" if event.version else ""
         mode = f" {event.mode.value}" if event.mode else ""
         entities = " ".join(event.entities[:3]) + " …" * (len(event.entities) > 3)  # noqa: PLR2004 - a line
         yield _row(
