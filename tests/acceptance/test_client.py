@@ -14,10 +14,12 @@ from tests.clients import CLOCK, CountedOrigin, RequestPath, Time, request_path
 from tests.datasets import product
 from tests.servers import ServerProcess
 from warmer import NOT_FOUND, BadKey, NothingToServe, OriginError, State, Value
-from warmer.errors import OriginUnavailable
+from warmer.errors import OriginUnavailable, WrongLoop
 from warmer.model.dataset import Dataset
+from warmer.model.entry import HEADER_BYTES
 from warmer.model.event import PurgeMode
 from warmer.model.version import SourceVersion
+from warmer.store.keyspace import Keyspace
 from warmer.store.port import Invalidation
 
 FRESH_MS, STALE_MS, ERROR_MS, NEGATIVE_MS = 60_000, 30_000, 600_000, 5_000
@@ -120,6 +122,7 @@ async def test_a_stale_read_is_followed_by_a_fresh_one(
     assert (stale.state, stale.value) == (State.STALE, {"price": 1})
     assert (fresh.state, fresh.value) == (State.FRESH, {"price": 2})
     assert fresh.versions == {SCOPE: SourceVersion.of("shop-db", 42)}
+    assert f"versions={{{SCOPE!r}: '42'}}" in repr(fresh)
 
 
 @pytest.mark.parametrize(
@@ -279,6 +282,34 @@ async def test_a_damaged_body_is_a_miss(
     assert (await path.get(id=42, load=origin)).state is State.FRESH
 
 
+async def test_a_source_that_went_back_is_asked_seldom(
+    path: RequestPath, origin: CountedOrigin, time: Time
+) -> None:
+    """R-ADM-4: restored from a backup, its rows are older than the entry that has run out."""
+    origin.value = Value("newer", versions={SCOPE: 2})
+    await path.get(id=42, load=origin)
+    time.ms += FRESH_MS + STALE_MS + 1
+    origin.value = Value("older", versions={SCOPE: 1})
+
+    answer = await path.get(id=42, load=origin)
+
+    assert (answer.state, answer.value) == (State.STALE_ON_ERROR, "newer")
+    assert origin.loads == 2
+
+
+async def test_a_damaged_vector_says_nothing_about_versions(
+    path: RequestPath, origin: CountedOrigin
+) -> None:
+    """SERIAL-3: it is not the answer's reader who meets the damage."""
+    origin.value = Value("value", versions={SCOPE: 2})
+    await path.get(id=42, load=origin)
+    await path.redis.setrange(path.key(id=42).text, HEADER_BYTES, b"\xff")
+
+    answer = await path.get(id=42, load=origin)
+
+    assert (answer.state, answer.versions) == (State.FRESH, {})
+
+
 # --- the value as the caller wants it -------------------------------------------------
 
 
@@ -331,6 +362,31 @@ async def test_loaders_may_be_sync_async_or_partial(path: RequestPath) -> None:
     assert (await path.get(id=1, load=in_thread)).value == "thread"
     assert (await path.get(id=2, load=partial(asynchronous, "part"))).value == "part"
     assert (await path.get(id=3, load=lambda: asynchronous("lambda"))).value == "lambda"
+
+
+class Outcome(BaseException):
+    """What test runners and green threads throw through code that catches Exception."""
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+@pytest.mark.parametrize("raised", [Outcome, GeneratorExit, StopIteration])
+async def test_whatever_a_loader_raises_is_a_failed_load(
+    path: RequestPath, raised: type[BaseException], asynchronous: bool
+) -> None:
+    """R-FT-3 R-LSE-2: the lease is given back, and nobody waits for ever."""
+
+    def in_thread() -> None:
+        raise raised
+
+    async def in_loop() -> None:
+        raise raised
+
+    with pytest.raises(NothingToServe) as caught:
+        await path.get(id=42, load=in_loop if asynchronous else in_thread)
+
+    assert caught.value.reason == "load_failed"
+    assert raised.__name__ in str(caught.value.__cause__)
+    assert not await path.redis.exists(Keyspace().lease(path.key(id=42).text))
 
 
 async def test_a_loader_given_with_the_call_wins_over_the_origin(
@@ -403,6 +459,46 @@ async def test_a_function_whose_arguments_are_not_the_key_is_refused_at_decorati
         path.client.cached("product")(lambda **parts: str(parts))
     with pytest.raises(BadKey, match="no dataset 'nothing'"):
         path.client.cached("nothing")
+
+
+async def test_long_parts_are_not_kept_in_memory(
+    path: RequestPath, origin: CountedOrigin
+) -> None:
+    """KEYS-6: 8,000 search texts of 10 KB each would be 300 MB of every process."""
+    for number in range(100):
+        await path.get(id=f"{number} " + "é" * 5_000, load=origin)
+
+    assert path.client._key.cache_info().currsize == 0
+    await path.get(id=42, load=origin)
+    assert path.client._key.cache_info().currsize == 1
+
+
+# --- whose client ---------------------------------------------------------------------
+
+
+async def test_a_client_of_another_event_loop_refuses_and_is_not_hurt(
+    path: RequestPath, origin: CountedOrigin
+) -> None:
+    """RPOOL-1: opened before a fork, or used from another thread, it would mix up replies."""
+    await path.get(id=42, load=origin)
+
+    with pytest.raises(WrongLoop, match="after it was forked"):
+        await asyncio.to_thread(asyncio.run, path.get(id=42, load=origin))
+
+    assert (await path.get(id=42, load=origin)).state is State.FRESH
+
+
+async def test_a_closed_client_says_that_it_is_closed(
+    path: RequestPath, origin: CountedOrigin
+) -> None:
+    """R-FT-3: a request that outlives its service asks nobody."""
+    await path.get(id=42, load=origin)
+    await path.client.aclose()
+
+    with pytest.raises(NothingToServe) as caught:
+        await path.get(id=42, load=origin)
+
+    assert caught.value.reason == "closed"
 
 
 async def test_parts_that_make_no_key_are_named(path: RequestPath) -> None:

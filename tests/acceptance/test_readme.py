@@ -51,6 +51,7 @@ def test_the_example_and_its_commands_run_as_they_stand(
     assert "Answer(value={'user': 'ada', 'plan': 'pro'}, state=<State.FRESH" in (
         shell.output
     )
+    assert "versions={}, key='profile:v1:ada')" in shell.output
 
 
 def test_the_example_is_short() -> None:

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from typing_extensions import override
+
 from warmer.model.entry import Content, Flag
-from warmer.model.version import Versions, decode_vector
+from warmer.model.version import Versions, readable_vector
 
 _ZSTD, _RAW = int(Flag.ZSTD), int(Flag.RAW)
 _PACKED = _RAW | _ZSTD
@@ -16,7 +18,14 @@ stored, perhaps compressed: `Answer.encoding` says."""
 
 
 class State(StrEnum):
-    """How an answer came about. "The state says so."""
+    """How an answer came about.
+
+    From the cache: FRESH; STALE, in its stale window while it is refreshed;
+    STALE_ON_ERROR, because the origin failed or was too slow for the deadline.
+    From the origin: LOADED by this call; WAITED, by somebody else's; DEGRADED, past a
+    cache server that is down or slow. Without a value: NEGATIVE, the source has no such
+    thing; EMPTY, the dataset's declared stand-in while somebody else loads.
+    """
 
     FRESH = "fresh"
     """From the cache, within its fresh window."""
@@ -51,10 +60,18 @@ class Answer:
     """How `value` is compressed, which only `decode="stored"` leaves it."""
     vector: bytes = b""
 
+    @override
+    def __repr__(self) -> str:
+        versions = {scope: str(version) for scope, version in self.versions.items()}
+        return (
+            f"Answer(value={self.value!r}, state={self.state!r}, age_ms={self.age_ms}, "
+            f"versions={versions}, key={self.key!r})"
+        )
+
     @property
     def versions(self) -> Versions:
-        """The source versions that the value was built from, per scope."""
-        return decode_vector(self.vector.decode("ascii"))
+        """The source versions that the value was built from, per scope, as far as known."""
+        return readable_vector(self.vector)
 
 
 def given(
