@@ -11,6 +11,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from tests.control import control_of
 from tests.protocol.world import KEY, change, claim, publication, rows
 from tests.servers import (
     HOST,
@@ -239,6 +240,29 @@ async def test_a_server_that_stays_a_replica_refuses_and_recovers(
 
         assert refused.value.code == "READONLY"
         await store.invalidate(change(1))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code"),
+    [
+        (("SET", "warmer:events", "no stream"), "WRONGTYPE"),
+        (("CONFIG SET", "maxmemory", "1"), "OOM"),
+    ],
+)
+async def test_a_refused_event_is_told_by_its_code_and_quoted_nowhere(
+    start_server: Servers, spoil: tuple[str, ...], code: str
+) -> None:
+    """R-INV-3, OBS-6: what is logged of it holds no value."""
+    server = start_server("redis7")
+    server.command(*spoil)
+    async with control_of(server) as control:
+        with pytest.raises(StoreRefused) as refused:
+            await control.events.append([b'{"secret":"it\'s of no concern"}'])
+
+    assert refused.value.code == code
+    assert str(refused.value).startswith(f"{code}: ")
+    assert "XADD" not in str(refused.value)
+    assert "secret" not in str(refused.value)
 
 
 async def test_a_sentinel_that_hangs_does_not_keep_the_next_from_being_asked(

@@ -51,6 +51,8 @@ _CODES: dict[type[Exception], str] = {
     NoScriptError: "NOSCRIPT",
 }
 
+_QUOTED = " of pipeline caused error: "
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -149,7 +151,7 @@ def translated(error: Exception) -> StoreError:
         case TimeoutError() | RedisTimeoutError():
             return StoreTimeout(str(error) or "no reply in time")
         case AuthenticationError() | AuthorizationError():
-            return StoreRefused("NOAUTH", str(error))
+            return StoreRefused("NOAUTH", _said(error))
         case ResponseError():
             return _refused(error)
         case _:
@@ -157,13 +159,20 @@ def translated(error: Exception) -> StoreError:
 
 
 def _refused(error: ResponseError) -> StoreRefused:
-    code = _CODES.get(type(error))
+    code, said = _CODES.get(type(error)), _said(error)
     if code is not None:
-        return StoreRefused(code, str(error))
-    word, _, rest = str(error).partition(" ")
-    return (
-        StoreRefused(word, rest) if word.isupper() else StoreRefused("ERR", str(error))
-    )
+        return StoreRefused(code, said)
+    word, _, rest = said.partition(" ")
+    return StoreRefused(word, rest) if word.isupper() else StoreRefused("ERR", said)
+
+
+def _said(error: Exception) -> str:
+    """Return what the server said, without the command that redis-py quotes.
+
+    A pipeline's error holds all its arguments: events, keys, bodies.
+    """
+    _, quoted, said = str(error).rpartition(_QUOTED)
+    return said.removeprefix("(").removesuffix(",)").strip("'\"") if quoted else said
 
 
 def _retry(timeout_ms: int) -> Retry:
