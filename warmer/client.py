@@ -13,7 +13,7 @@ Stale copies live in the cache server, so none is served while it is down.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from functools import lru_cache, partial, wraps
 from inspect import Parameter, Signature, signature
@@ -32,7 +32,7 @@ from warmer.contend import (
     PastCache,
     TimeUp,
 )
-from warmer.errors import BadKey, NothingToServe, StoreError
+from warmer.errors import BadKey, NothingToServe, StoreError, WrongLoop
 from warmer.model.answer import Answer, Decode, State, given
 from warmer.model.dataset import ColdStart, Dataset, Datasets
 from warmer.model.entry import Entry, encode_value
@@ -50,9 +50,15 @@ from warmer.store.port import CacheStore
 
 KEPT_KEYS = 8_192
 """Keys kept by their parts: building one takes 2 µs, a tenth of what a read may cost."""
+KEPT_PART_CHARS = 512
+"""A key whose parts are longer is not kept: they are a request's, and cost memory."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class _TooLong(Exception):
+    """A key that is not to be kept; an error, because `lru_cache` keeps none of them."""
 
 
 class Cached(Protocol):
@@ -103,6 +109,8 @@ class CacheClient:
         )
         self._flights = SingleFlight[Landing](clock=clock)
         self._past_cache = SingleFlight[PastCache](clock=clock)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
 
     async def get(
         self,
@@ -117,13 +125,15 @@ class CacheClient:
         """Return the value of the key of `dataset` that `parts` name.
 
         `load` is called instead of the dataset's origin. Raises NothingToServe, and BadKey
-        for parts that make no key.
+        for parts that make no key; WrongLoop outside the event loop of the first call.
         """
         asked_at = self._clock.monotonic()
         spec = self._dataset(dataset)
+        if asyncio.get_running_loop() is not self._loop:
+            self._settle_in(asyncio.get_running_loop(), spec, parts)
         try:
             key = self._key(dataset, **parts)
-        except TypeError:
+        except (TypeError, _TooLong):
             # A part that cannot be hashed is of no allowed type: this says which.
             key = spec.key(parts)
         entry: Entry | None = None
@@ -189,6 +199,8 @@ class CacheClient:
 
     async def aclose(self) -> None:
         """End what runs in the background, and wait until it has ended."""
+        self._closed = True
+        self._loop = None
         await asyncio.gather(self._flights.aclose(), self._past_cache.aclose())
 
     def _dataset(self, name: str) -> Dataset:
@@ -198,7 +210,24 @@ class CacheClient:
             raise BadKey(f"there is no dataset {name!r}") from None
 
     def _build_key(self, dataset: str, /, **parts: Part) -> Key:
-        return self._datasets[dataset].key(parts)
+        key = self._datasets[dataset].key(parts)
+        if sum(len(text) for _, text in key.parts) > KEPT_PART_CHARS:
+            raise _TooLong
+        return key
+
+    def _settle_in(
+        self, loop: asyncio.AbstractEventLoop, spec: Dataset, parts: Mapping[str, Part]
+    ) -> None:
+        """Take this loop for the client's own; refuse if it has one, or had."""
+        if self._closed:
+            raise NothingToServe(spec.key(parts).text, "closed")
+        if self._loop is not None:
+            # Its connections would be read by two loops, or by two processes.
+            raise WrongLoop(
+                "this client belongs to another event loop: open one in each process, "
+                "after it was forked, and in each loop"
+            )
+        self._loop = loop
 
     def _load(self, spec: Dataset, loader: Loader | None) -> Load | None:
         if loader is not None:
@@ -308,7 +337,7 @@ class CacheClient:
         except TimeoutError:
             return Nothing("deadline"), led
         except TooMany as exc:
-            return Nothing(f"too_many_{exc.what}"), led
+            return self._too_many(exc), led
         return landing, led
 
     async def _without_store(self, ask: Ask, error: StoreError | None) -> Answer:
@@ -324,10 +353,13 @@ class CacheClient:
         except TimeoutError:
             landing = Nothing("deadline")
         except TooMany as exc:
-            landing = Nothing(f"too_many_{exc.what}")
+            landing = self._too_many(exc)
         if isinstance(landing, Got):
             return self._loaded(ask, landing.loaded, landing.state)
         return await self._otherwise(ask, landing)
+
+    def _too_many(self, refused: TooMany) -> Nothing:
+        return Nothing("closed" if self._closed else f"too_many_{refused.what}")
 
     async def _otherwise(self, ask: Ask, nothing: Nothing) -> Answer:
         """Return what may be served although no load gave a value; else raise.

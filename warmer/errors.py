@@ -16,6 +16,7 @@
     │ └ BadEvent
     ├ BadKey                      the parts do not make a key of this dataset
     ├ BadValue                    a loaded value that would not read back equal
+    ├ WrongLoop                   a client is used outside the event loop it was made for
     └ NothingToServe              the only one a reader meets in normal operation
 
 What is expected (a lease held by another, a fenced publish) is not here: it is
@@ -129,6 +130,10 @@ class BadKey(WarmerError, ValueError):
 
 class BadValue(WarmerError, ValueError):
     """A value that would not read back equal from JSON (NaN, datetime, tuple, …)."""
+
+
+class WrongLoop(WarmerError, RuntimeError):
+    """A client is used from another thread's event loop, from a later one, or after a fork."""
 
 
 class NothingToServe(WarmerError):

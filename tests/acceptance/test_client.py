@@ -371,7 +371,7 @@ class Outcome(BaseException):
 @pytest.mark.parametrize("asynchronous", [True, False])
 @pytest.mark.parametrize("raised", [Outcome, GeneratorExit, StopIteration])
 async def test_whatever_a_loader_raises_is_a_failed_load(
-    path: RequestPath, raised: type[BaseException], asynchronous: bool
+    path: RequestPath, raised: type[BaseException], *, asynchronous: bool
 ) -> None:
     """R-FT-3 R-LSE-2: the lease is given back, and nobody waits for ever."""
 

@@ -17,8 +17,8 @@ from enum import IntFlag, StrEnum
 
 import orjson
 
-from warmer.errors import BadEvent, BadValue
-from warmer.model.version import Versions, decode_vector
+from warmer.errors import BadValue
+from warmer.model.version import Versions, decode_vector, readable_vector
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -280,7 +280,4 @@ def _declared_size(frame: bytes) -> int | None:
 
 def readable_versions(entry: Entry) -> Versions:
     """Return the entry's versions, or none where the vector is not readable."""
-    try:
-        return entry.versions()
-    except (BadEvent, UnicodeDecodeError):
-        return {}
+    return readable_vector(entry.vector)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from warmer.clock import Clock
+from warmer.errors import OriginError
 from warmer.model.dataset import Dataset
 from warmer.model.entry import NOT_FOUND, Content, encode_value
 from warmer.model.key import Key, canonical_entity
@@ -47,7 +48,7 @@ class Value:
 def load_with(
     loader: Loader, dataset: Dataset, clock: Clock
 ) -> Callable[[Key, Versions], Awaitable[Loaded]]:
-    """Return the load that calls `loader`; it raises what `loader` raises."""
+    """Return the load that calls `loader`; it raises what `loader` raises, if an Exception."""
 
     async def load(_key: Key, _floors: Versions) -> Loaded:
         started = clock.monotonic()
@@ -65,11 +66,26 @@ def load_with(
 
 
 async def _call(loader: Loader) -> object:
-    if inspect.iscoroutinefunction(loader):
-        return cast("object", await loader())
-    # A function that returns an awaitable makes it in the thread; it is awaited here.
-    result = await asyncio.to_thread(loader)
-    return await result if inspect.isawaitable(result) else result
+    try:
+        if inspect.iscoroutinefunction(loader):
+            return cast("object", await loader())
+        # A function that returns an awaitable makes it in the thread; it is awaited here.
+        result = await asyncio.to_thread(_in_thread, loader)
+        return await result if inspect.isawaitable(result) else result
+    except (Exception, asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as exc:
+        # A load is shared: what one caller's framework throws through its own stack
+        # (GeneratorExit, a test's outcome) is nothing but a failed load to the others.
+        raise OriginError(f"the loader raised {type(exc).__name__}") from exc
+
+
+def _in_thread(loader: Loader) -> object:
+    try:
+        return loader()
+    except StopIteration as exc:
+        # `next()` of no rows. No future takes this one: its awaiter would wait for ever.
+        raise OriginError("the loader raised StopIteration") from exc
 
 
 def _content(value: object, dataset: Dataset) -> Content:
