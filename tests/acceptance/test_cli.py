@@ -182,6 +182,11 @@ async def test_the_version_is_told_to_people_and_to_programs() -> None:
         (["get", "prodct", "id=42"], "did you mean 'product'?"),
         (["get", "product", "id"], "'id' is not part=value"),
         (["get", "product", "id=42"], "part 'locale' is missing"),
+        (
+            ["get", "product", "id=42", "local=de"],
+            "part 'locale' is missing, and there is no part 'local'",
+        ),
+        (["--json", "why", KEY], "--json goes after the command: warmer why --json"),
         (["get", "product", "id=1", "id=2"], "part 'id' is given twice"),
         (["get", "product", "id=42", "locale=de", "size=1"], "no part 'size'"),
         (["get", "product", "--deadline", "soon"], "'soon' is not 500ms"),
@@ -377,6 +382,22 @@ async def test_get_with_nothing_to_serve_ends_with_75_and_says_why(shop: Shop) -
 
     assert (ended.status, ended.out) == (75, "")
     assert "500" in ended.err
+
+
+async def test_get_of_what_only_a_program_can_load_says_so(
+    valkey: ServerProcess, tmp_path: Path
+) -> None:
+    valkey.renew()
+    file = tmp_path / "warmer.toml"
+    file.write_text(
+        f'[cache]\nurl = "{valkey.url}"\n[datasets.profile]\nfresh_for = "60s"\n'
+        'key = "profile:v{schema}:{user}"\nentities = ["users-db/user:{user}"]\n'
+    )
+
+    ended = await warmer("get", "profile", "user=ada", "-c", str(file))
+
+    assert (ended.status, ended.out) == (75, "")
+    assert "its dataset has no origin; what loads it is in your program" in ended.err
 
 
 async def test_get_without_a_cache_server_says_that_it_went_past_it(
@@ -703,7 +724,10 @@ async def test_config_show_says_where_each_value_is_from_and_hides_secrets(
         "value": "7ms",
         "origin": "WARMER_CACHE__TIMEOUT",
     }
-    assert shown.data["cache.url"]["origin"] == f"{file}:2"
+    assert shown.data["cache.url"] == {
+        "value": "redis://me:***@x",
+        "origin": f"{file}:2",
+    }
     assert shown.data["cache.password"]["origin"] == "credential warmer_cache__password"
     assert shown.data["cache.lease_name"] == {
         "value": "lock:{key}",

@@ -155,7 +155,11 @@ class KeyTemplate:
             try:
                 value = parts[name]
             except KeyError:
-                raise BadKey(f"dataset {dataset!r}: part {name!r} is missing") from None
+                extra = sorted(set(parts) - set(self.names))
+                but = f", and there is no part {extra[0]!r}" if extra else ""
+                raise BadKey(
+                    f"dataset {dataset!r}: part {name!r} is missing{but}"
+                ) from None
             pieces[at] = encode_part(name, value)
             encoded.append((name, pieces[at]))
         if len(parts) != len(encoded):

@@ -89,6 +89,10 @@ def warmer(context: click.Context, *, wanted: bool, as_json: bool) -> int:
     elif context.invoked_subcommand is None:
         click.echo(context.get_help(), err=True)
         return Exit.USAGE
+    elif as_json:
+        raise click.UsageError(
+            f"--json goes after the command: warmer {context.invoked_subcommand} --json"
+        )
     if wanted:
         context.exit()
     return Exit.DONE

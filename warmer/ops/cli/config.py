@@ -12,6 +12,7 @@ from warmer.ops.cli.options import CONFIG, JSON, print_json
 from warmer.settings import Settings
 from warmer.settings.parts import nearest
 from warmer.settings.schema import schema_text
+from warmer.store.connections import redacted
 
 
 @click.group()
@@ -53,7 +54,7 @@ def check(named: str | None, file: str | None, *, as_json: bool) -> int:
 @click.option("--origin", "with_origin", is_flag=True, help="Say where each is from.")
 @JSON
 def show(file: str | None, *, with_origin: bool, as_json: bool) -> int:
-    """Print every setting in force, as TOML paths. Secrets are not shown.
+    """Print every setting in force, as TOML paths. Passwords are not shown.
 
     \b
     JSON: {"cache.timeout": {"value": "100ms", "origin": "warmer.toml:12"}, …};
@@ -61,7 +62,7 @@ def show(file: str | None, *, with_origin: bool, as_json: bool) -> int:
     """  # noqa: D301 - click takes the byte
     settings = configure(file).settings
     origin_of = dict(_origins(settings))
-    values = dict(_leaves(settings.model_dump(mode="json")))
+    values = dict(_leaves(settings.model_dump(mode="json"))) | dict(_urls(settings))
     if as_json:
         print_json(
             {
@@ -81,6 +82,13 @@ def schema() -> int:
     """Print the JSON schema of the file, for editors and for CI."""
     click.echo(schema_text(), nl=False)
     return Exit.DONE
+
+
+def _urls(settings: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield which servers are meant: the whole URL is kept as a secret."""
+    for name, server in (("cache", settings.cache), ("control", settings.control)):
+        if server.url is not None:
+            yield (name, "url"), redacted(server.url.get_secret_value())
 
 
 def _leaves(

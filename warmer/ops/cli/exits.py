@@ -34,6 +34,14 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
+_MEANS = {
+    "no_loader": ": it is not cached, and its dataset has no origin; "
+    "what loads it is in your program",
+    "cooling": ": it could not be loaded just now, and rests before the next try",
+}
+"""The reasons for which an error has no cause to tell."""
+
+
 def exit_status(run: Callable[[], int]) -> int:
     """Return the status `run` gives or its error stands for; say what the error was."""
     try:
@@ -73,7 +81,8 @@ def _told(error: WarmerError) -> int:
             cause = f": {error.__cause__}" if error.__cause__ else ""
             again = error.retry_in_ms
             later = f"; again in {again / 1000:g} s" if again is not None else ""
-            say(f"{error}{cause}{later}")
+            means = _MEANS.get(error.reason, "")
+            say(f"{error}{means}{cause}{later}")
             return Exit.TRY_AGAIN
         case BadKey() | EventError() | BadValue():
             say(str(error))
