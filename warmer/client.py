@@ -172,7 +172,8 @@ class CacheClient:
         """Return a decorator: the function loads, and its arguments are the key's parts.
 
         A call gives the value, None where the function gave NOT_FOUND. Raises BadKey at
-        decoration unless the arguments are exactly the parts of the dataset's key.
+        decoration unless the arguments are exactly the parts of the dataset's key. Of a
+        method, the bound one is decorated: `cache.cached("product")(shop.load_product)`.
         """
         spec = self._dataset(dataset)
 
@@ -451,6 +452,11 @@ def _check_arguments(taken: Signature, spec: Dataset) -> None:
                 f"dataset {spec.name!r}: argument {parameter} cannot be a part of a key"
             )
     if unknown := sorted(names - set(spec.template.names)):
+        if unknown[0] == "self":
+            raise BadKey(
+                f"dataset {spec.name!r}: 'self' is no part of its key; of a method, "
+                "decorate the bound one, where its object is made"
+            )
         raise BadKey(
             f"dataset {spec.name!r}: argument {unknown[0]!r} is no part of its key "
             f"{spec.template.text!r}, so it must not change the value"

@@ -461,6 +461,20 @@ async def test_a_function_whose_arguments_are_not_the_key_is_refused_at_decorati
         path.client.cached("nothing")
 
 
+async def test_a_bound_method_is_decorated_and_its_function_is_refused_with_that_advice(
+    path: RequestPath,
+) -> None:
+    """R-REC-3: what `self` holds would change the answer, and not the key."""
+
+    class Shop:
+        def load(self, id: int) -> dict[str, int]:  # noqa: A002 - a part's name
+            return {"id": id}
+
+    with pytest.raises(BadKey, match="of a method, decorate the bound one"):
+        path.client.cached("product")(Shop.load)
+    assert await path.client.cached("product")(Shop().load)(42) == {"id": 42}
+
+
 async def test_long_parts_are_not_kept_in_memory(
     path: RequestPath, origin: CountedOrigin
 ) -> None:
