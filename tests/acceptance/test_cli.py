@@ -18,6 +18,7 @@ from tests.origin_server import OriginServer, Reply, json_answer
 from tests.processes import CHECKOUT, WARMER, Children
 from tests.servers import ServerProcess, Servers
 from warmer.ingest.event_log import decode, encode
+from warmer.model.due import member_of
 from warmer.model.event import Event, PurgeMode
 from warmer.model.lease import new_token
 from warmer.model.outcome import Published
@@ -678,10 +679,29 @@ async def test_why_shows_dead_letters_about_the_key(
             {"kind": "event", "reason": "other", "payload": "{}"},
         ]
     )
+    key = parts.datasets["product"].key({"locale": "de", "id": 42})
+    await parts.control.park(
+        [
+            {
+                "kind": "key",
+                "reason": "outdated",
+                "member": member_of(key),
+                "event_id": "shop-18",
+            }
+        ]
+    )
 
+    told = await shop.warmer("why", KEY)
     data = (await shop.warmer("why", KEY, "--json")).data
 
-    assert [letter["reason"] for letter in data["dead_letters"]] == ["poison"]
+    reasons = [letter["reason"] for letter in data["dead_letters"]]
+    assert reasons == ["poison", "outdated"]
+    assert re.search(
+        r"dead letters \S+Z event set aside: poison\n"
+        r" +\S+Z refresh given up: outdated, what was loaded was older than the change, "
+        r"event shop-18\n",
+        told.out,
+    )
 
 
 # --- config ---------------------------------------------------------------------------

@@ -172,10 +172,7 @@ def _lines(found: _Found) -> Iterator[str]:
         return
     yield from _due_lines(explanation)
     yield from _event_lines(explanation)
-    for letter in found.letters:
-        yield _row("dead letter", f"{letter.id}: {letter.fields.get('reason', '')}")
-    if not found.letters:
-        yield _row("dead letters", "none")
+    yield from _letter_lines(found.letters)
 
 
 def _row(name: str, text: str) -> str:
@@ -265,4 +262,22 @@ def _event_lines(explanation: Explanation) -> Iterator[str]:
             "" if at else "events",
             f"{clock_time(seen.at_ms)} {event.id}: {event.source} {entities}{version}"
             f"{mode}, {explanation.standing(event).value.replace('_', ' ')}",
+        )
+
+
+def _letter_lines(letters: Sequence[Parked]) -> Iterator[str]:
+
+    if not letters:
+        yield _row("dead letters", "none")
+    for at, letter in enumerate(letters):
+        told = letter.fields
+        what = "refresh given up" if told.get("kind") == "key" else "event set aside"
+        reason = told.get("reason", "")
+        if reason == "outdated":
+            reason += ", what was loaded was older than the change"
+        event = f", event {told['event_id']}" if told.get("event_id") else ""
+        parked_at = int(letter.id.partition("-")[0])
+        yield _row(
+            "" if at else "dead letters",
+            f"{clock_time(parked_at)} {what}: {reason}{event}",
         )
