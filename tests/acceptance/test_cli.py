@@ -669,6 +669,27 @@ async def test_why_answers_without_a_control_server(
     assert data["control_error"]
 
 
+async def test_why_needs_a_user_who_may_only_read(
+    shop: Shop, parts: WorkerParts
+) -> None:
+    await load_version_17(shop, parts)
+    await parts.control.events.append([encode(change(18))])
+    await parts.invalidator.apply([change(18)])
+    shop.server.command(
+        *("ACL SETUSER", "reader", "reset", "on", ">pw", "~*", "+@read"),
+        *("+@connection", "+time"),
+    )
+    at_home = shop.server.url
+    as_reader = at_home.replace("://", "://reader:pw@")
+    shop.file.write_text(shop.file.read_text().replace(at_home, as_reader))
+
+    told = await shop.warmer("why", KEY)
+
+    assert (told.status, told.err) == (0, "")
+    assert "event shop-1" in told.out
+    assert "\ndue          lane now" in told.out
+
+
 async def test_why_shows_dead_letters_about_the_key(
     shop: Shop, parts: WorkerParts
 ) -> None:

@@ -210,7 +210,9 @@ class RedisStore:
         return InvalidateReply(InvalidateResult(_text(result)), cast("int", fence))
 
     async def inspect(self, key: Key) -> Family:
-        """Return all that is stored for one key."""
+        """Return all that is stored for one key; commands that only read will do."""
+        if not self._calls.knows_time:
+            await self._calls.learn_time()
         lease, guard = self._keyspace.lease(key.text), self._keyspace.guard(key.text)
         stored, token, lease_until, fields, guard_until = await self._ask(
             ("MGET", key.text),

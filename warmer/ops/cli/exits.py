@@ -37,6 +37,7 @@ class Exit(IntEnum):
 _MEANS = {
     "no_loader": ": it is not cached, and its dataset has no origin; "
     "what loads it is in your program",
+    "deadline": ": no load ended within --deadline",
     "cooling": ": it could not be loaded just now, and rests before the next try",
 }
 """The reasons for which an error has no cause to tell."""

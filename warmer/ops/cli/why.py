@@ -47,7 +47,7 @@ def why(words: tuple[str, ...], file: str | None, *, as_json: bool) -> int:
     One sentence first; then entry, lease, guard, its place in the due set, the newest
     events of its entities and what each means for it, and dead letters about it. Windows
     are told by the cache server's clock. Without a control server, what depends on it is
-    left out.
+    left out. A user who may only read is enough.
 
     \b
     JSON: {"key", "dataset", "schema_version", "parts", "now_ms",
@@ -92,7 +92,6 @@ async def _gather(configuration: Configuration, dataset: Dataset, key: Key) -> _
         open_store(configuration, clock=clock, signals=Counters()) as store,
         open_control(configuration, clock=clock) as control,
     ):
-        await store.start()
         family = await store.inspect(key)
         explanation = Explanation(
             dataset, key, family, guard_of(family.guard), store.now_ms()
