@@ -244,3 +244,25 @@ async def test_dead_letters_are_bounded_and_read_in_order(
     assert MAX_DEAD_LETTERS <= count <= MAX_DEAD_LETTERS + 200
     assert int(second.fields["reason"]) == int(first.fields["reason"]) + 1
     assert after == second
+
+
+async def test_names_of_dead_consumers_go_and_no_event_with_them(
+    events: EventStream,
+) -> None:
+    """STREAM-6: names do not pile up over crashes."""
+    await events.append([b"1"])
+    await read(events, "holds")
+    await events.append([b"2"])
+    await events.acknowledge(ids(await read(events, "done")))
+
+    young = await events.forget_dead()
+    forgotten = await events.forget_dead(idle_ms=0)
+
+    state = await events.state()
+    assert (young, forgotten) == (0, 1)
+    assert (state.consumers, state.pending) == (1, 1)
+
+
+async def test_nobody_is_forgotten_where_there_is_no_log(events: EventStream) -> None:
+    """STREAM-1: nor is that an error."""
+    assert await events.forget_dead(idle_ms=0) == 0

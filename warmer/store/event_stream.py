@@ -15,11 +15,16 @@ from typing import Any, TypeVar
 from warmer.errors import StoreRefused
 from warmer.store.control_link import ControlLink
 from warmer.store.keyspace import EVENT_GROUP, EVENT_LOG
+from warmer.store.script import Script
 
 FIELD = b"event"
 TRIM_BATCH = 10_000
 """Entries removed by one trim at most: the server answers nobody else meanwhile."""
 
+DEAD_AFTER_MS = 600_000
+"""A live consumer asks twice a second; one that wakes up later makes its name anew."""
+
+_FORGET_IDLE = Script("forget_idle")
 _GROUP_LOST = ("NOGROUP", "UNBLOCKED")
 
 T = TypeVar("T")
@@ -114,6 +119,12 @@ class EventStream:
             await self._link.ask(
                 self._redis.xgroup_delconsumer(EVENT_LOG, EVENT_GROUP, consumer)
             )
+
+    async def forget_dead(self, *, idle_ms: int = DEAD_AFTER_MS) -> int:
+        """Remove consumers that hold nothing and have not asked for so long; count them."""
+        call = _FORGET_IDLE.call(events=EVENT_LOG, group=EVENT_GROUP, idle_ms=idle_ms)
+        forgotten: int = (await self._link.run(call))[1]
+        return forgotten
 
     async def trim(self, *, older_than_ms: int) -> int:
         """Remove entries of that age, but never one that is not acknowledged.
