@@ -1,6 +1,6 @@
 """What the jobs of one process share; arq carries it in its context."""
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,10 +18,14 @@ PARTS = "warmer"
 
 @dataclass(frozen=True, slots=True)
 class JobParts:
-    """What a job works with. `marks`: when this process last did what is not done always."""
+    """What a job works with. `marks`: when this process last did what is not done always.
+
+    `clear_queue` takes what nobody can run out of arq's queue.
+    """
 
     control: ControlServer
     drains: Mapping[Lane, Drain]
+    clear_queue: Callable[[], Awaitable[None]]
     event_log_ms: int
     clock: Clock
     signals: Signals

@@ -4,16 +4,16 @@ from jobs.parts import Context, JobParts, of
 from warmer.errors import StoreError
 from warmer.model.due import Lane
 
-TRIM_EVERY_S = 30.0
+TIDY_EVERY_S = 30.0
 
 
 async def sweep(ctx: Context) -> None:
-    """Return abandoned keys to their lanes, wake drains, and trim the event log."""
+    """Return abandoned keys to their lanes, wake drains; now and then, tidy up."""
     parts = of(ctx)
     try:
         for lane in Lane:
             await _sweep(parts, lane)
-        await _trim(parts)
+        await _tidy(parts)
     except StoreError as exc:
         # The next one is a second away.
         parts.report("sweep_failed", error=exc)
@@ -27,10 +27,13 @@ async def _sweep(parts: JobParts, lane: Lane) -> None:
         parts.signals.count("drains_woken", lane.value)
 
 
-async def _trim(parts: JobParts) -> None:
+async def _tidy(parts: JobParts) -> None:
     now = parts.clock.monotonic()
-    if now - parts.marks.get("trimmed", -TRIM_EVERY_S) < TRIM_EVERY_S:
+    if now - parts.marks.get("tidied", -TIDY_EVERY_S) < TIDY_EVERY_S:
         return
-    parts.marks["trimmed"] = now
+    parts.marks["tidied"] = now
     trimmed = await parts.control.events.trim(older_than_ms=parts.event_log_ms)
     parts.signals.count("events_trimmed", by=trimmed)
+    forgotten = await parts.control.events.forget_dead()
+    parts.signals.count("consumers_forgotten", by=forgotten)
+    await parts.clear_queue()

@@ -27,6 +27,7 @@ from jobs.invalidate import invalidate
 from jobs.parts import PARTS, JobParts
 from jobs.pulse import Pulse
 from jobs.refresh_due import refresh_due
+from jobs.refuse import refuse, set_aside
 from jobs.slots import Slots
 from jobs.sweep import sweep
 from jobs.verdict import RetryPolicy
@@ -69,15 +70,32 @@ async def run_worker(source: Configured) -> int:
     configuration = configured(source)
     # Before arq's worker is made: Sentry's integration wraps the jobs as it is made.
     report = telemetry.start(configuration.settings.sentry, clock=SystemClock())
-    # Its lines hold the arguments of jobs; and httpx has one for every load.
-    logging.getLogger("arq.worker").setLevel(logging.ERROR)
+    # It has a line for every load.
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    try:
-        async with open_worker_parts(configuration) as parts:
-            await Process(parts, report, Notifier()).run()
-    finally:
-        report.close()
+    with _arq_reports_to(report):
+        try:
+            async with open_worker_parts(configuration) as parts:
+                await Process(parts, report, Notifier()).run()
+        finally:
+            report.close()
     return 0
+
+
+@contextlib.contextmanager
+def _arq_reports_to(report: telemetry.Report) -> Iterator[None]:
+    """Have arq's errors reported, not logged: its lines hold the arguments of jobs."""
+    logger = logging.getLogger("arq.worker")
+
+    def reported(record: logging.LogRecord) -> bool:
+        report("job_failed", error=record.exc_info[1] if record.exc_info else None)
+        return False
+
+    logger.setLevel(logging.ERROR)
+    logger.addFilter(reported)
+    try:
+        yield
+    finally:
+        logger.removeFilter(reported)
 
 
 class Process:
@@ -208,12 +226,31 @@ class Process:
         while not self._stop.is_set():
             started = self._parts.clock.monotonic()
             try:
+                await self._clear_queue()
                 await self._run_one_worker()
             except Exception as exc:  # noqa: BLE001 - a daemon loop reports and goes on
-                self._report("arq_worker_died", error=exc)
+                self._report("arq_worker_died", dispatch.word_of(exc), error=exc)
                 lived_s = self._parts.clock.monotonic() - started
                 failures = 0 if lived_s > STUCK_S else failures + 1
                 await self._pause(failures)
+
+    async def _clear_queue(self) -> None:
+        """Take out of the queue what would kill the next worker as it killed the last."""
+        parts = self._parts
+        pool = dispatch.arq_pool(parts.arq_redis)
+        # Its connections are patient, and a process that is told to stop is not.
+        async with asyncio.timeout(JOB_WAIT_S):
+            removed = await dispatch.remove_unrunnable(
+                pool, parts.jobs.queue, limit=QUEUE_READ_LIMIT
+            )
+        if removed:
+            await set_aside(
+                removed,
+                control=parts.control,
+                at_ms=parts.clock.now_ms(),
+                signals=parts.signals,
+                report=self._report,
+            )
 
     async def _run_one_worker(self) -> None:
         worker = self._worker = arq.worker.create_worker(self._worker_settings())
@@ -234,6 +271,7 @@ class Process:
         shared = JobParts(
             control=parts.control,
             drains=self._drains,
+            clear_queue=self._clear_queue,
             event_log_ms=milliseconds(parts.settings.worker.event_log_for),
             clock=parts.clock,
             signals=parts.signals,
@@ -241,7 +279,7 @@ class Process:
         )
         name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         return {
-            "functions": [invalidate, refresh_due],
+            "functions": [invalidate, refresh_due, refuse],
             "cron_jobs": [
                 cron(
                     sweep,
@@ -267,7 +305,7 @@ class Process:
             "health_check_key": f"{parts.jobs.queue}:health:{name}",
             "health_check_interval": 10,
             "job_serializer": dispatch.serialize,
-            "job_deserializer": dispatch.deserialize,
+            "job_deserializer": dispatch.runnable,
             "expires_extra_ms": dispatch.JOB_EXPIRES_MS,
         }
 

@@ -11,19 +11,20 @@ A producer in another process may also queue by arq itself, on a pool of `arq_po
 nothing: arq gives it for a dropped connection too.
 """
 
+import re
 import secrets
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 from arq.connections import ArqRedis
-from arq.constants import in_progress_key_prefix, job_key_prefix
+from arq.constants import in_progress_key_prefix, job_key_prefix, retry_key_prefix
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import ExponentialBackoff
-from redis.exceptions import BusyLoadingError, ReadOnlyError
+from redis.exceptions import BusyLoadingError, ReadOnlyError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -36,9 +37,13 @@ QUEUE = "warmer:queue"
 INVALIDATE = "invalidate"
 REFRESH_DUE = "refresh_due"
 SWEEP = "sweep"
+REFUSE = "refuse"
+"""The job that an unreadable one becomes; never queued."""
 
 JOB_EXPIRES_MS = 3_600_000
-"""A job nobody ran for an hour is not missed: the sweep queues another."""
+"""A drain nobody ran for an hour is not missed: the sweep queues another."""
+EVENTS_EXPIRE_MS = 7 * 24 * 3_600_000
+"""A producer's events wait as long as this for a worker."""
 MAX_EVENTS_PER_JOB = 1_000
 
 _ENQUEUE = """
@@ -100,6 +105,90 @@ def deserialize(stored: bytes) -> dict[str, Any]:
     return job
 
 
+class _StoredJob(BaseModel):
+    """A job as arq writes it. Fields of its own that a later arq adds are not read."""
+
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
+
+    f: Literal["invalidate", "refresh_due", "sweep"]
+    a: list[Any] = Field(max_length=1)
+    k: dict[str, Any] = Field(max_length=1)
+    et: int = Field(ge=0, lt=2**46)
+
+
+_ARGUMENTS = {INVALIDATE: "payload", REFRESH_DUE: "lane"}
+"""The one argument of each job that has one, which may be given by its name."""
+
+
+def runnable(stored: bytes) -> dict[str, Any]:
+    """Return a queued job, as arq's worker may run it; an unreadable one is a `refuse`.
+
+    Whatever else arq is given it drops in silence, or dies of it: and meets it again.
+    """
+    try:
+        job = _StoredJob.model_validate(orjson.loads(stored))
+    except orjson.JSONDecodeError as exc:
+        return _refused(stored, f"not JSON: {exc}")
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(step) for step in first["loc"])
+        return _refused(stored, f"{where}: {first['msg']}")
+    name = _ARGUMENTS.get(job.f)
+    arguments = [*job.a, *(job.k[key] for key in job.k if key == name)]
+    if len(arguments) != (name is not None) or len(job.a) + len(job.k) > 1:
+        return _refused(stored, f"{job.f}: takes {name or 'no argument'}")
+    return {"t": None, "f": job.f, "a": arguments, "k": {}, "et": job.et}
+
+
+def _refused(stored: bytes, reason: str) -> dict[str, Any]:
+    return {"t": None, "f": REFUSE, "a": [stored, reason], "k": {}, "et": 0}
+
+
+async def remove_unrunnable(redis: Redis, queue: str, *, limit: int) -> list[bytes]:
+    """Take out of the queue's head what arq stumbles over; return those ids.
+
+    arq's worker dies of an id that is no text, and of a job or a count of tries that is no
+    string. It passes over a score of 0 for ever: that job is given another.
+    """
+    head = await redis.zrange(queue, 0, limit - 1, withscores=True)
+    async with redis.pipeline(transaction=False) as pipe:
+        for job_id, _ in head:
+            pipe.type(job_key_prefix.encode() + job_id)
+            pipe.type(retry_key_prefix.encode() + job_id)
+        types = await pipe.execute()
+    removed: list[bytes] = []
+    async with redis.pipeline(transaction=True) as pipe:
+        for at, (job_id, score) in enumerate(head):
+            if _readable(job_id) and set(types[2 * at : 2 * at + 2]) <= _RUNNABLE:
+                if score == 0:
+                    pipe.zadd(queue, {job_id: 1}, xx=True)
+                continue
+            removed.append(job_id)
+            pipe.zrem(queue, job_id)
+            for prefix in (job_key_prefix, retry_key_prefix):
+                pipe.unlink(prefix.encode() + job_id)
+        await pipe.execute()
+    return removed
+
+
+_RUNNABLE = {b"string", b"none"}
+_REFUSAL = re.compile(r"(?:^|caused error: \(['\"])([A-Z]{2,20}) ")
+
+
+def word_of(error: Exception) -> str:
+    """Return what a server refused with, such as WRONGTYPE, or else the error's kind."""
+    said = _REFUSAL.search(str(error)) if isinstance(error, ResponseError) else None
+    return said[1] if said else type(error).__name__
+
+
+def _readable(job_id: bytes) -> bool:
+    try:
+        job_id.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 class Jobs:
     """Makes this release's jobs."""
 
@@ -109,13 +198,14 @@ class Jobs:
 
     def refresh_due(self, lane: Lane) -> QueuedJob:
         """Return a job that drains `lane`."""
-        return self._job(REFRESH_DUE, lane.value)
+        return self._job(REFRESH_DUE, lane.value, expires_ms=JOB_EXPIRES_MS)
 
     def invalidate(self, events: Sequence[dict[str, Any]]) -> QueuedJob:
         """Return a job that appends `events` to the event log."""
-        return self._job(INVALIDATE, {"events": list(events)})
+        payload = {"events": list(events)}
+        return self._job(INVALIDATE, payload, expires_ms=EVENTS_EXPIRE_MS)
 
-    def _job(self, name: str, *arguments: object) -> QueuedJob:
+    def _job(self, name: str, *arguments: object, expires_ms: int) -> QueuedJob:
         # Never the cache key: arq refuses an id that is queued, running or kept.
         job_id = f"{name}:{secrets.token_hex(8)}"
         payload: dict[str, Any] = {
@@ -130,7 +220,7 @@ class Jobs:
             key=job_key_prefix + job_id,
             queue=self.queue,
             payload=serialize(payload),
-            expires_ms=JOB_EXPIRES_MS,
+            expires_ms=expires_ms,
         )
 
 
@@ -163,7 +253,7 @@ def arq_pool(redis: Redis, *, queue: str = QUEUE) -> ArqRedis:
         job_serializer=serialize,
         job_deserializer=deserialize,
         default_queue_name=queue,
-        expires_extra_ms=JOB_EXPIRES_MS,
+        expires_extra_ms=EVENTS_EXPIRE_MS,
     )
 
 

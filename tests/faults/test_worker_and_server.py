@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import orjson
 import pytest
 
 from tests.control import due_key
-from tests.fleet import CLOCK, Shop, shop_on
+from tests.fleet import CLOCK, Shop, shop_on, until
 from tests.processes import Children
 from tests.servers import ServerProcess
+from warmer.dispatch import Jobs, enqueue_invalidate
 from warmer.model.due import Lane
 
 MANY = range(200)
@@ -124,17 +126,71 @@ async def test_a_worker_outlives_what_kills_arq(
     assert worker.exit_status is None
 
 
+GARBAGE = {
+    "pickle": b"\x80\x04garbage",
+    "empty": b"{}",
+    "list": b"[]",
+    "unknown": b'{"t":null,"f":"drop_table","a":[],"k":{},"et":1}',
+    "named": b'{"t":null,"f":"invalidate","a":[],"k":{"events":[]},"et":1}',
+    "many": b'{"t":null,"f":"refresh_due","a":["now","now"],"k":{},"et":1}',
+    "no_time": b'{"t":null,"f":"refresh_due","a":["now"],"k":{},"et":"x"}',
+    "no_arguments": b'{"t":null,"f":"refresh_due","a":null,"k":null,"et":1}',
+    "late": b'{"t":null,"f":"refresh_due","a":["now"],"k":{},"et":1e300}',
+}
+
+
 async def test_garbage_in_arqs_queue_stops_nobody(
     shop: Shop, valkey: ServerProcess, children: Children
 ) -> None:
-    """ARQ-8: whoever may write there can ask for work, and no more."""
-    await shop.worker(children)
-    for number, payload in enumerate((b"\x80\x04garbage", b"{}", b"[]")):
-        valkey.command("SET", f"arq:job:g{number}", payload)
-        valkey.command("ZADD", "warmer:queue", 1, f"g{number}")
-    shop.write(1)
+    """ARQ-8: whoever may write there can ask for work; the rest becomes dead letters."""
+    worker = await shop.worker(children)
+    for name, payload in GARBAGE.items():
+        valkey.command("SET", f"arq:job:{name}", payload)
+        valkey.command("ZADD", "warmer:queue", 1, name)
+    event = orjson.loads(shop.event(1, shop.write(1)))
+    await enqueue_invalidate(shop.redis, [event], jobs=Jobs(CLOCK))
 
-    await shop.control.due.add(Lane.NOW, [due_key(1, version=1)])
+    async def all_parked() -> bool:
+        return await shop.control.parked_count() == len(GARBAGE)
 
     await shop.fresh(1)
-    assert not valkey.command("EXISTS", "arq:job:g0", "arq:job:g1", "arq:job:g2")
+    await until(all_parked, within_s=10, what=lambda: "not all set aside")
+    letters = await shop.control.parked()
+
+    assert sorted(letter.fields["payload"].encode() for letter in letters) == sorted(
+        text.decode(errors="backslashreplace").encode() for text in GARBAGE.values()
+    )
+    assert not await shop.redis.exists(*(f"arq:job:{name}" for name in GARBAGE))
+    assert "Traceback" not in worker.output
+    assert worker.exit_status is None
+
+
+async def test_an_entry_that_kills_arq_is_met_once(
+    shop: Shop, children: Children
+) -> None:
+    """ARQ-8: an id that is no text, a job that is no string, and a score that never comes."""
+    worker = await shop.worker(children)
+    job = Jobs(CLOCK).invalidate([orjson.loads(shop.event(2, shop.write(2)))])
+    async with shop.redis.pipeline(transaction=True) as at_once:
+        at_once.rpush("arq:job:pile", "x")
+        at_once.set(job.key, job.payload)
+        at_once.zadd("warmer:queue", {b"\xff\xfe": 1, b"pile": 1, job.id.encode(): 0})
+        await at_once.execute()
+    event = orjson.loads(shop.event(1, shop.write(1)))
+    await enqueue_invalidate(shop.redis, [event], jobs=Jobs(CLOCK))
+
+    await shop.fresh(1, 2)
+    letters = await shop.control.parked()
+    assert {letter.fields["payload"] for letter in letters} == {"\\xff\\xfe", "pile"}
+    assert worker.output.count("arq_worker_died") <= 1
+    assert worker.exit_status is None
+
+
+async def test_what_killed_arq_is_named_in_the_log(
+    shop: Shop, valkey: ServerProcess, children: Children
+) -> None:
+    """OBS-6: by the server's word for it."""
+    worker = await shop.worker(children)
+    valkey.command("SET", "warmer:queue", "not a queue")
+
+    await worker.line("arq_worker_died WRONGTYPE", within_s=20)
