@@ -39,6 +39,12 @@ async def read(path: RequestPath, number: int, load: Any) -> tuple[Any, float]:
     return outcome, CLOCK.monotonic() - began
 
 
+def block_the_loop(seconds: float) -> None:
+    until = CLOCK.monotonic() + seconds
+    while CLOCK.monotonic() < until:
+        pass
+
+
 async def until_fresh_again(path: RequestPath, load: Any) -> None:
     """No restart of the client: it finds its server again by itself."""
     async with asyncio.timeout(20):
@@ -81,6 +87,20 @@ async def test_a_hanging_server_costs_a_request_one_timeout_and_most_nothing(
     assert len(waited) < 20
     assert max(seconds for _, seconds in outcomes) < 2 * TIMEOUT_MS / 1000 + 1
     await until_fresh_again(path, origin)
+
+
+async def test_a_stall_of_the_process_itself_is_not_taken_for_an_outage(
+    path: RequestPath, origin: CountedOrigin
+) -> None:
+    """R-ADM-3: a handler that blocks the loop for longer than the timeout, beside reads."""
+    await path.get(id=1, load=origin)
+
+    for _ in range(5):
+        reading = asyncio.create_task(path.get(id=1, load=origin))
+        await CLOCK.sleep(0)  # its request is on the way
+        block_the_loop(1.5 * TIMEOUT_MS / 1000)
+        assert (await reading).state is State.FRESH
+    assert origin.loads == 1
 
 
 async def test_a_server_that_hangs_during_a_load_does_not_hold_its_value_back(

@@ -5,8 +5,8 @@ IN_FLIGHT of them at a time. Now and then one carries TIME along, so that the pr
 the server's clock.
 
 Holds: a caller that goes away neither cancels nor shifts what others wait for, and its own
-call is carried out once it was sent. No call waits longer than two timeouts: what queued
-behind a failure fails with it.
+call is carried out once it was sent. No call waits longer than two timeouts, or three when
+the loop stalls: what queued behind a failure fails with it.
 Does not hold: that calls are carried out in the order in which they were made.
 
 Measured: 16 claims in a pipeline cost 0.27 of 16 awaited ones.
@@ -17,6 +17,7 @@ import contextlib
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from redis.exceptions import ReadOnlyError, RedisError
@@ -24,6 +25,7 @@ from redis.exceptions import ReadOnlyError, RedisError
 from warmer.clock import Clock
 from warmer.errors import StoreError, StoreUnavailable
 from warmer.store.connections import leave, translated
+from warmer.store.patience import within
 from warmer.store.script import Command, Reply, pipelined
 
 if TYPE_CHECKING:
@@ -190,10 +192,8 @@ class CallLane:
 
     async def _run(self, batch: list[_Waiting]) -> None:
         try:
-            async with asyncio.timeout(self._timeout_s):
-                replies = await self._exchange(
-                    [command for waiting in batch for command in waiting.commands]
-                )
+            commands = [each for waiting in batch for each in waiting.commands]
+            replies = await within(self._timeout_s, partial(self._exchange, commands))
         except (RedisError, OSError) as exc:
             # TimeoutError is an OSError. What waits would take as long, and fail as well.
             _fail(batch, exc)

@@ -7,8 +7,8 @@ one batch share a reply.
 Holds: a caller that goes away neither cancels what others wait for nor shifts replies,
 because a connection whose exchange ended early is closed before anyone else gets it. A
 read shares only with reads not yet sent, so it sees all that was published before it was
-asked. No read outlives two timeouts: when the server hangs, what queued behind the hanging
-batch fails with it.
+asked. No read outlives two timeouts, or three when the loop stalls: when the server hangs,
+what queued behind the hanging batch fails with it.
 Does not hold: that a first connection may take longer than the timeout.
 
 Errors are redis-py's own; `redis_store` translates them.
@@ -21,12 +21,15 @@ one `asyncio.timeout` per batch.
 import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from hiredis import pack_command
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from warmer.store.patience import within
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -170,8 +173,7 @@ class ReadLane:
 
     async def _exchange(self, keys: Sequence[str]) -> list[Body]:
         try:
-            async with asyncio.timeout(self._timeout_s):
-                return await self._ask(_mget(keys))
+            return await within(self._timeout_s, partial(self._ask, _mget(keys)))
         except TimeoutError as exc:
             error = RedisTimeoutError(f"no reply within {self._timeout_s} s")
             self._fail_waiting(error)
