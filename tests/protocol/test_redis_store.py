@@ -580,6 +580,25 @@ async def test_a_permission_that_a_script_lacks_is_not_taken_for_a_miss(
             await store.claim(claim())
 
 
+@pytest.mark.parametrize("kind", ["valkey9", "redis7"])
+async def test_a_user_without_rights_to_channels_stores_all_the_same(
+    kind: str, start_server: Servers
+) -> None:
+    """ACL-1: Redis gives a new user none; every load was degraded, every refresh unstored."""
+    server = start_server(kind)
+    server.command("ACL SETUSER", "app", "on", ">pw", "resetchannels", "~*", "+@all")
+    url = server.url.replace("redis://", "redis://app:pw@")
+    async with store_on(server, url=url) as store:
+        first = await store.claim(claim("first"))
+        assert isinstance(first, Claimed)
+        assert await store.release(first.lease) is ReleaseReply.RELEASED
+        second = await store.claim(claim("second"))
+        assert isinstance(second, Claimed)
+        published = await store.publish(second.lease, publication())
+
+    assert published is PublishReply.PUBLISHED
+
+
 async def test_a_wrong_password_is_a_refusal_that_names_no_password(
     start_server: Servers,
 ) -> None:

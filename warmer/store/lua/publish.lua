@@ -265,5 +265,6 @@ elseif lagging then
 end
 keep_guard(now + guard_ms)
 redis.call("DEL", lease) -- [publish.frees]
-redis.call("PUBLISH", channel, "published")
+-- A user without rights to channels stores all the same: its waiters look again by themselves.
+redis.pcall("PUBLISH", channel, "published")
 return reply == "OUTDATED" and without_body(reply) or reply

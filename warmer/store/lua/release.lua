@@ -56,7 +56,8 @@ if last_claim_is_mine and retry_ms ~= "" then
     redis.call("HSET", guard, "retry_at", digits(math.floor(server_us() / 1000) + retry_ms))
 end
 if last_claim_is_mine or owner == token then
-    redis.call("PUBLISH", channel, "released")
+    -- A user without rights to channels stores all the same: its waiters look again by themselves.
+    redis.pcall("PUBLISH", channel, "released")
 end
 if foreign then
     return "FOREIGN"
