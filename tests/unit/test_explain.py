@@ -130,6 +130,24 @@ def test_a_floor_that_the_entry_reached_is_not_the_reason(
     assert "its fresh time ended" in explanation.sentence()
 
 
+@pytest.mark.parametrize(
+    ("purged_ago", "says"), [(None, True), (20_000, True), (9_900, False)]
+)
+def test_an_event_without_a_version_that_nobody_applied_is_told(
+    dataset: Dataset, key: Key, purged_ago: int | None, *, says: bool
+) -> None:
+    """Of an entry loaded 30 s ago; the event is 10 s old."""
+    guard = {} if purged_ago is None else {"purged_at": str(NOW - purged_ago)}
+    event = Event("shop-1", "shop-db", ("product:42",), None, None)
+
+    sentence = replace(
+        explained(dataset, key, family(an_entry(fresh_in=9_000), **guard)),
+        events=[SeenEvent(event, f"{NOW - 10_000}-0")],
+    ).sentence()
+
+    assert ("is in the log, and nothing was invalidated since" in sentence) is says
+
+
 @pytest.mark.parametrize(("ended_after", "says"), [(2_000, True), (2_001, False)])
 def test_what_was_fresh_for_settle_for_only_says_so(
     dataset: Dataset, key: Key, ended_after: int, *, says: bool

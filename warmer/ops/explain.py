@@ -25,6 +25,9 @@ from warmer.model.version import (
 from warmer.store.due_set import Place
 from warmer.store.port import Family
 
+CLOCKS_APART_MS = 1_000
+"""How far the clocks of the two servers may be apart before a sentence is wrong."""
+
 
 @dataclass(frozen=True, slots=True)
 class SeenEvent:
@@ -222,10 +225,18 @@ class Explanation:
 
     def _not_applied(self) -> str | None:
         for seen in self.events:
+            told = f"event {seen.event.id} of {clock_time(seen.at_ms)} is in the log"
             if self.standing(seen.event) is Standing.NOT_APPLIED:
-                at = clock_time(seen.at_ms)
-                return f"event {seen.event.id} of {at} is in the log and not applied"
+                return f"{told} and not applied"
+            if seen.event.version is None and self._nothing_since(seen.at_ms):
+                return f"{told}, and nothing was invalidated since"
         return None
+
+    def _nothing_since(self, at_ms: int) -> bool:
+        """Return whether neither a load nor a purge can have followed this instant."""
+        entry, purged_at = self.family.entry, self.guard and self.guard.purged_at
+        seen_ms = max(entry.created_at if entry else 0, purged_at or 0)
+        return seen_ms < at_ms - CLOCKS_APART_MS
 
     def standing(self, event: Event) -> Standing:
         """Return what the event means for this key now."""
