@@ -360,6 +360,10 @@ async def test_an_entry_of_another_type_is_removed_by_an_event(
     assert reply.result is InvalidateResult.PURGED
 
 
+async def run_command(world: RedisWorld, *words: str | bytes) -> None:
+    await world.redis.execute_command(*words)  # type: ignore[no-untyped-call]
+
+
 BROKEN_GUARDS = {
     "another type": ("SET", "theirs"),
     **{
@@ -382,7 +386,7 @@ async def test_a_guard_that_nobody_can_read_fails_no_load(
     """SERIAL-3 R-FLT-1: it is as if it was lost; otherwise every load of the key failed."""
     command, *fields = BROKEN_GUARDS[broken]
     guard = Keyspace().guard(KEY.text)
-    await redis_world.redis.execute_command(command, guard, *fields)
+    await run_command(redis_world, command, guard, *fields)
 
     lease = await claimed(redis_world)
     published = await redis_world.store.publish(lease, publication(rows(1)))
@@ -402,7 +406,7 @@ async def test_a_guard_broken_during_a_load_ends_that_load_only(
     lease = await claimed(redis_world)
     if command == "SET":
         await redis_world.redis.delete(guard)
-    await redis_world.redis.execute_command(command, guard, *fields)
+    await run_command(redis_world, command, guard, *fields)
 
     published = await redis_world.store.publish(lease, publication(rows(1)))
     await redis_world.store.release(lease)
@@ -576,8 +580,12 @@ async def test_a_permission_that_a_script_lacks_is_not_taken_for_a_miss(
     server.command("ACL SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-getrange")
     url = server.url.replace("redis://", "redis://app:pw@")
     async with store_on(server, url=url) as store:
-        with pytest.raises(StoreRefused, match=r"getrange|can't run this command"):
+        with pytest.raises(
+            StoreRefused, match=r"getrange|can't run this command"
+        ) as refused:
             await store.claim(claim())
+
+    assert refused.value.code == "NOPERM"
 
 
 @pytest.mark.parametrize("kind", ["valkey9", "redis7"])

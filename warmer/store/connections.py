@@ -43,6 +43,11 @@ from warmer.errors import (
 
 _RETRY_BASE_MS, _RETRY_CAP_MS = 10, 1_000
 
+# What a script may not do is no NOPERM to the server: Valkey's words, and Redis's.
+_NOPERM_IN_SCRIPT = (
+    "ACL failure in script",
+    "The user executing the script can't",
+)
 # redis-py takes these words off the message when it makes the error.
 _CODES: dict[type[Exception], str] = {
     OutOfMemoryError: "OOM",
@@ -136,11 +141,15 @@ def leave(redis: Redis) -> None:
     Cut, not closed: `disconnect` on a connection that somebody reads from makes redis-py
     fail in ways that are no connection errors.
     """
+    # redis-py 5 has no public way.
     pool = redis.connection_pool
     for connection in (*pool._available_connections, *pool._in_use_connections):  # noqa: SLF001
-        writer = connection._writer  # noqa: SLF001 - redis-py 5 has no public way
-        if writer is not None:
-            writer.transport.abort()
+        if connection._writer is not None:  # noqa: SLF001
+            connection._writer.transport.abort()  # noqa: SLF001
+    for connection in pool._available_connections:  # noqa: SLF001
+        # Nobody reads from it who would notice, and CPython 3.13 writes to a lost transport
+        # with an AttributeError.
+        connection._reader = connection._writer = None  # noqa: SLF001
 
 
 def translated(error: Exception) -> StoreError:
@@ -162,6 +171,8 @@ def _refused(error: ResponseError) -> StoreRefused:
     code, said = _CODES.get(type(error)), _said(error)
     if code is not None:
         return StoreRefused(code, said)
+    if said.startswith(_NOPERM_IN_SCRIPT):
+        return StoreRefused("NOPERM", said)
     word, _, rest = said.partition(" ")
     return StoreRefused(word, rest) if word.isupper() else StoreRefused("ERR", said)
 
