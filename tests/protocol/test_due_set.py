@@ -472,3 +472,48 @@ async def test_scripts_flushed_in_the_middle_are_loaded_again(
     server.command("SCRIPT FLUSH")
 
     assert len((await take(due)).keys) == 1
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"not json",
+        b"[]",
+        b"{}",
+        b'{"versions":";@","fence":"-1","attempts":{}}',
+        b"\xff",
+    ],
+)
+async def test_one_corrupt_record_does_not_hold_up_its_lane(
+    server: ServerProcess, due: DueSet, garbage: bytes
+) -> None:
+    """SERIAL-3, STREAM-6: it counts as a key of which nothing is known."""
+    spoilt, sound = due_key(1, version=7, fence=3), due_key(2, version=7, fence=3)
+    await due.add(Lane.NOW, [spoilt, sound])
+    server.command("HSET", "warmer:wanted", member_of(spoilt.key), garbage)
+
+    taken = await due.take(Lane.NOW, 100, visible_ms=1)
+    await due.sweep(Lane.NOW)
+    server.command("HSET", "warmer:wanted", member_of(spoilt.key), garbage)
+    await due.add(Lane.NOW, [spoilt, sound])
+    again = await take_when_due(due)
+    await due.done(Lane.NOW, again.keys)
+
+    assert [key.wanted_fence for key in taken.keys] == [0, 3]
+    assert {key.member for key in again.keys} >= {member_of(spoilt.key)}
+    assert all(key.wanted for key in again.keys)
+
+
+async def test_a_member_that_is_no_text_goes_and_holds_up_nothing(
+    server: ServerProcess, due: DueSet, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SERIAL-3: nobody could say what to refresh."""
+    await due.add(Lane.NOW, [due_key(1)])
+    server.command("ZADD", "warmer:due:now", 1, b"\xff\xfe")
+
+    key = await take_one(due)
+    await due.done(Lane.NOW, [key])
+
+    assert "due_member_refused" in caplog.text
+    depth = await due.depth(Lane.NOW)
+    assert (depth.due, depth.doing) == (0, 0)

@@ -6,6 +6,7 @@ that reaches the newest of all the versions asked for.
 Does not hold: order within a lane beyond the instant a key is due.
 """
 
+import logging
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from warmer.model.version import Versions, decode_vector, encode_vector
 from warmer.store.control_link import ControlLink
 from warmer.store.keyspace import WANTED, doing, due, wake
 from warmer.store.script import Argument, Script
+
+log = logging.getLogger("warmer.due_set")
 
 BATCH = 200
 """Keys in one script: the server answers nobody else meanwhile."""
@@ -119,11 +122,13 @@ class DueSet:
             receipt=secrets.token_hex(8),
         )
         _word, next_in_ms, *pairs = await self._link.run(call)
-        keys = tuple(
-            _taken(member, wanted)
-            for member, wanted in zip(pairs[::2], pairs[1::2], strict=True)
-        )
-        return Taken(keys, None if next_in_ms < 0 else next_in_ms)
+        keys: list[TakenKey] = []
+        for member, stored in zip(pairs[::2], pairs[1::2], strict=True):
+            if _is_text(member):
+                keys.append(_taken(member, stored))
+            else:
+                await self._forget(lane, member)
+        return Taken(tuple(keys), None if next_in_ms < 0 else next_in_ms)
 
     async def keep(
         self, lane: Lane, keys: Sequence[TakenKey], *, visible_ms: int
@@ -137,6 +142,14 @@ class DueSet:
                 visible_ms=visible_ms,
             )
             await self._link.run(call)
+
+    async def _forget(self, lane: Lane, member: bytes) -> None:
+        """Remove what no release has written: nobody can say what to refresh."""
+        log.warning("due_member_refused lane=%s member=%r", lane.value, member[:80])
+        async with self._link.redis.pipeline(transaction=False) as pipe:
+            pipe.zrem(doing(lane), member)
+            pipe.hdel(WANTED, member)  # type: ignore[arg-type]  # redis-py knows text only
+            await self._link.ask(pipe.execute())
 
     async def done(self, lane: Lane, keys: Sequence[TakenKey]) -> None:
         """Forget finished keys, but those asked for again meanwhile."""
@@ -238,6 +251,14 @@ def _asked(key: DueKey) -> list[str]:
 
 def _unfinished(key: Unfinished) -> list[str | int]:
     return [key.taken.member, key.taken.receipt, key.delay_ms, int(key.failed)]
+
+
+def _is_text(member: bytes) -> bool:
+    try:
+        member.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _taken(member: bytes, stored: bytes) -> TakenKey:

@@ -68,14 +68,26 @@ local function merged(known, versions)
     return #vector <= 4096 and vector or versions
 end
 
+-- What a due key must reach. What cannot be read counts as nothing asked for: one such record
+-- must not hold up its lane.
+local function want_of(member)
+    local read, found = pcall(cjson.decode, redis.call("HGET", wanted, member) or "")
+    local want = { versions = "", fence = "0", attempts = "0", receipt = "", event = "" }
+    for name in pairs(want) do
+        local value = read and type(found) == "table" and found[name]
+        if type(value) == "string" then want[name] = value end
+    end
+    if not want.fence:match("^%d+$") or #want.fence > 20 then want.fence = "0" end
+    if not want.attempts:match("^%d+$") or #want.attempts > 6 then want.attempts = "0" end
+    return want
+end
+
 local now = clock()
 local due = lane == "now" and due_now or due_warm
 local added = 0
 for _, one in ipairs(cjson.decode(asked)) do
     local member, versions, fence, event = unpack(one)
-    local stored = redis.call("HGET", wanted, member)
-    local want = stored and cjson.decode(stored)
-        or { versions = "", fence = "0", attempts = "0", receipt = "" }
+    local want = want_of(member)
     want.versions = merged(want.versions, versions)
     want.fence = larger(want.fence, fence)
     want.event = event

@@ -18,12 +18,24 @@ local function clock()
     return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+-- What a due key must reach. What cannot be read counts as nothing asked for: one such record
+-- must not hold up its lane.
+local function want_of(member)
+    local read, found = pcall(cjson.decode, redis.call("HGET", wanted, member) or "")
+    local want = { versions = "", fence = "0", attempts = "0", receipt = "", event = "" }
+    for name in pairs(want) do
+        local value = read and type(found) == "table" and found[name]
+        if type(value) == "string" then want[name] = value end
+    end
+    if not want.fence:match("^%d+$") or #want.fence > 20 then want.fence = "0" end
+    if not want.attempts:match("^%d+$") or #want.attempts > 6 then want.attempts = "0" end
+    return want
+end
+
 local now = clock()
 local abandoned = redis.call("ZRANGEBYSCORE", doing, "-inf", now, "LIMIT", 0, limit)
 for at, member in ipairs(abandoned) do
-    local stored = redis.call("HGET", wanted, member)
-    local want = stored and cjson.decode(stored)
-        or { versions = "", fence = "0", attempts = "0", receipt = "", event = "" }
+    local want = want_of(member)
     local before = tonumber(want.attempts)
     want.attempts = string.format("%d", before + 1)
     redis.call("HSET", wanted, member, cjson.encode(want))

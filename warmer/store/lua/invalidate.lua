@@ -40,8 +40,8 @@ end
 local function readable(name, value)
     local kind = name:match("^[^.]*")
     if kind == "floor" then
-        local version = value:match("^%x%x%x%x%x%x%x%x=(%x+)$")
-        return version and #version % 16 == 0 and name:find("^floor%.[!-:<-~]+$")
+        local parts = value:match("^%x%x%x%x%x%x%x%x=(%x+)$")
+        return parts and #parts % 16 == 0 and name:find("^floor%.[!-:<-~]+$")
     end
     local number = kind == "raised" or kind == "fence" or kind == "generation" or kind == "blind"
         or kind == "hard" or kind == "purged_at" or kind == "claimed_at"
