@@ -26,6 +26,8 @@ ABANDONED_AT_LEAST = 5
 """Workers lost before a key is suspected, however small `max_tries` is: a few deploys."""
 HELD_MIN_MS, HELD_UNKNOWN_MS = 50, 250
 """How soon to look again after another holder, who mostly ends long before its lease."""
+HELD_APART_MS, HELD_APART_MOST = 2_000, 5
+"""Spread of keys that find leases of the dead: for each failed attempt, up to so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,11 @@ def judge(  # noqa: PLR0911 - one for each outcome
             return Finished()
         case KeptStale():
             return Again(random.randint(OVERTAKEN_MS // 2, OVERTAKEN_MS))
+        case Held(remaining_ms) if attempts:
+            # The leases of a worker that died end together. What comes back at that moment
+            # meets the key that ended it once more, and would be given up with it.
+            apart_ms = min(attempts, HELD_APART_MOST) * HELD_APART_MS
+            return Again(remaining_ms + random.randint(1, apart_ms))
         case Held(remaining_ms, entry):
             expected_ms = entry.load_ms if entry else HELD_UNKNOWN_MS
             return Again(max(HELD_MIN_MS, min(remaining_ms, expected_ms)))

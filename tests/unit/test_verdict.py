@@ -72,6 +72,23 @@ def test_a_key_another_refreshes_is_looked_at_when_that_may_have_ended(
     assert judged(outcome) == Again(delay_ms)
 
 
+@pytest.mark.parametrize(
+    ("attempts", "most_ms"), [(1, 2_000), (4, 8_000), (99, 10_000)]
+)
+def test_keys_whose_worker_died_do_not_meet_again_as_its_leases_end(
+    attempts: int, most_ms: int
+) -> None:
+    """R-ADM-4: the one that ended it would take the others along, time after time."""
+    delays = {
+        verdict.delay_ms
+        for seed in range(20)
+        if isinstance(verdict := judged(Held(3_000, ENTRY), attempts, seed), Again)
+    }
+
+    assert len(delays) > 15
+    assert 3_000 < min(delays) < max(delays) <= 3_000 + most_ms
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_keys_of_a_cooling_origin_do_not_come_back_together(seed: int) -> None:
     """R-ADM-4."""
