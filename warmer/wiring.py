@@ -18,7 +18,12 @@ from warmer.clock import Clock, SystemClock
 from warmer.errors import ConfigError
 from warmer.invalidate import Invalidator
 from warmer.model.dataset import Dataset, Datasets
-from warmer.model.dataset_config import Configuration, configure, datasets_of
+from warmer.model.dataset_config import (
+    Configuration,
+    configure,
+    datasets_of,
+    sources_of,
+)
 from warmer.model.due import Lane
 from warmer.model.job import QueuedJob
 from warmer.origin.target import OriginTarget
@@ -69,7 +74,7 @@ def configured(source: Configured) -> Configuration:
         case Configuration():
             return source
         case Settings():
-            return Configuration(source, datasets_of(source))
+            return Configuration(source, datasets_of(source), sources_of(source))
         case _:
             return configure(source)
 

@@ -27,6 +27,26 @@ def event_letter(
     }
 
 
+def message_letter(
+    *,
+    source: str,
+    value: bytes,
+    key: bytes | None,
+    reason: str,
+    at_ms: int,
+) -> Mapping[str, str | bytes]:
+    """Return the letter for a producer's message that was not understood."""
+    return {
+        "kind": "message",
+        "source": source,
+        "reason": reason[:MAX_REASON_CHARS],
+        "payload": value[:MAX_PAYLOAD_BYTES],
+        "key": (key or b"")[:MAX_PAYLOAD_BYTES],
+        "size": str(len(value)),
+        "at": str(at_ms),
+    }
+
+
 def key_letter(key: TakenKey, *, reason: str, at_ms: int) -> Mapping[str, str]:
     """Return the letter for a due key that was given up."""
     return {

@@ -20,11 +20,13 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    StrictBool,
     StringConstraints,
     ValidationError,
 )
 
 from warmer.errors import BadEvent
+from warmer.model.arrival import Arrival, Record
 from warmer.model.event import Event, PurgeMode
 from warmer.model.key import canonical_entity
 from warmer.model.version import MAX_PARTS, SourceVersion, check_source
@@ -32,6 +34,7 @@ from warmer.model.version import MAX_PARTS, SourceVersion, check_source
 MAX_EVENT_BYTES = 262_144
 """One event in the log; a full one of MAX_ENTITIES ids has room."""
 MAX_ENTITIES = 1_000
+MAX_PREFIXES = 16
 MAX_ID_BYTES = 256
 
 _SHOWN = 80
@@ -60,6 +63,7 @@ _U32 = Annotated[int, BeforeValidator(_whole), Field(ge=0, lt=2**32)]
 _Text = Annotated[
     str, StringConstraints(strict=True, min_length=1, max_length=MAX_ID_BYTES)
 ]
+_Prefix = Annotated[str, StringConstraints(strict=True, max_length=MAX_ID_BYTES)]
 
 
 class _Border(BaseModel):
@@ -78,9 +82,11 @@ class WireEvent(_Border):
 
     id: _Text = Field(default_factory=lambda: secrets.token_hex(16))
     source: _Text
-    entities: list[_Text] = Field(min_length=1, max_length=MAX_ENTITIES)
+    entities: list[_Text] = Field(default=[], max_length=MAX_ENTITIES)
+    prefixes: list[_Prefix] = Field(default=[], max_length=MAX_PREFIXES)
     version: Annotated[WireVersion | None, BeforeValidator(_version)] = None
     mode: PurgeMode | None = None
+    warm: StrictBool = False
     occurred_at: _U64 | None = None
 
 
@@ -91,6 +97,8 @@ def event_of(wire: object) -> Event:
     except ValidationError as exc:
         raise BadEvent(_first_problem(exc)) from None
     check_source(read.source)
+    if not (read.entities or read.prefixes):
+        raise BadEvent("entities: missing, and prefixes too")
     return Event(
         id=read.id,
         source=read.source,
@@ -102,6 +110,11 @@ def event_of(wire: object) -> Event:
         else None,
         mode=read.mode,
         occurred_at=read.occurred_at,
+        prefixes=tuple(
+            canonical_entity(prefix) if prefix else ""
+            for prefix in dict.fromkeys(read.prefixes)
+        ),
+        warm=read.warm,
     )
 
 
@@ -132,10 +145,26 @@ def encode(event: Event) -> bytes:
         wire["mode"] = event.mode.value
     if event.occurred_at is not None:
         wire["occurred_at"] = event.occurred_at
+    if event.prefixes:
+        wire["prefixes"] = event.prefixes
+    if event.warm:
+        wire["warm"] = True
     stored = orjson.dumps(wire)
     if len(stored) > MAX_EVENT_BYTES:
         raise BadEvent(f"event: {len(stored)} bytes, allowed are {MAX_EVENT_BYTES}")
     return stored
+
+
+def record_of(arrival: Arrival) -> Record:
+    """Return an arrival as the event log takes it; raises BadEvent if it is too large."""
+    return Record(
+        event=encode(arrival.event),
+        lineage=arrival.lineage,
+        ordered_by=arrival.ordered_by,
+        digits=arrival.digits,
+        occurred_at=arrival.event.occurred_at,
+        identity=arrival.identity,
+    )
 
 
 def _first_problem(error: ValidationError) -> str:

@@ -26,6 +26,8 @@ from warmer.model.dataset import (
 )
 from warmer.model.event import PurgeMode
 from warmer.model.key import KeyTemplate
+from warmer.model.source import Sources
+from warmer.model.source_config import build_sources
 from warmer.model.version import check_source
 from warmer.settings import Dataset as DatasetSettings
 from warmer.settings import LoaderVersion as LoaderVersionSettings
@@ -49,10 +51,11 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Settings and the datasets they declare: checked as a whole."""
+    """Settings, and the datasets and sources they declare: checked as a whole."""
 
     settings: Settings
     datasets: Datasets
+    sources: Sources = field(default_factory=dict)
 
 
 def configure(
@@ -74,10 +77,19 @@ def configuration_of(reading: Reading) -> Configuration:
         frozenset(origins) if isinstance(origins, dict) else frozenset(),
         reading.places,
     )
-    problems = reading.problems + problems
+    sources, more = build_sources(reading.sources, reading.places)
+    problems = reading.problems + problems + more
     if problems or reading.settings is None:
         raise ConfigError(*problems)
-    return Configuration(reading.settings, datasets)
+    return Configuration(reading.settings, datasets, sources)
+
+
+def sources_of(settings: Settings) -> Sources:
+    """Return the sources that `settings` declare; raises ConfigError with every problem."""
+    sources, problems = build_sources(settings.sources, settings.places)
+    if problems:
+        raise ConfigError(*problems)
+    return sources
 
 
 def datasets_of(settings: Settings) -> Datasets:

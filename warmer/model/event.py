@@ -19,10 +19,11 @@ class PurgeMode(StrEnum):
 class Event:
     """One accepted event.
 
-    `entities` are ids such as `product:42`, of `source`. `version` is the source's
-    version of that change, None if the producer has none. `mode` overrides the
-    datasets' own purge mode. `occurred_at` is Unix ms by the producer's clock, for
-    lag only; it decides nothing.
+    `entities` are ids such as `product:42`, of `source`. `prefixes` mean every entity
+    whose id begins so: a truncated table is `product:`, all of the source "". `version`
+    is the source's version of that change, None if the producer has none. `mode`
+    overrides the datasets' own purge mode. `warm` purges nothing: the keys are only
+    refreshed where they are not fresh. `occurred_at` is Unix ms by the producer's clock.
     """
 
     id: str
@@ -31,3 +32,5 @@ class Event:
     version: SourceVersion | None = None
     mode: PurgeMode | None = None
     occurred_at: int | None = None
+    prefixes: tuple[str, ...] = ()
+    warm: bool = False

@@ -100,6 +100,15 @@ def _sentinel(address: str) -> str:
     return address
 
 
+def _listen(address: str) -> str:
+    if address.startswith("unix:/"):
+        return address
+    host, colon, port = address.rpartition(":")
+    if not (colon and host and port.isdigit() and int(port) < 65_536):  # noqa: PLR2004
+        raise PydanticCustomError("listen", "allowed are host:port and unix:/path")
+    return address
+
+
 def _sentry_dsn(dsn: SecretStr) -> SecretStr:
     if not re.fullmatch(r"https?://[^\s@]+@[^\s/]+/.*\d+", dsn.get_secret_value()):
         raise PydanticCustomError(
@@ -306,6 +315,150 @@ class Dataset(Part):
     """What version a load reports."""
 
 
+class Signed(Part):
+    """Who may send, and how a sender proves it."""
+
+    signature: (
+        Literal[
+            "standard-webhooks",
+            "github",
+            "gitlab",
+            "stripe",
+            "hmac-sha256",
+            "bearer",
+            "none",
+        ]
+        | None
+    ) = None
+    """How requests are signed. Default: none is accepted over HTTP. `none` takes them from
+    whoever can reach the port: for a proxy that has checked them."""
+    secrets: tuple[SecretStr, ...] = ()
+    """`env:NAME` or `credential:NAME` each; any of them will do, so that old and new both
+    hold while they are exchanged. Secrets do not stand in the file."""
+    tolerance: Annotated[timedelta, Duration("1s", "1d")] = _seconds(300)
+    """How old, and how far ahead, a signed timestamp may be. Default 5m."""
+
+    @model_validator(mode="after")
+    def _with_secrets(self) -> Self:
+        if self.signature in {None, "none"}:
+            if self.secrets:
+                raise PydanticCustomError("signature", "secrets need a signature")
+        elif not self.secrets:
+            raise PydanticCustomError("signature", "needs secrets")
+        return self
+
+
+class SourceTable(Part):
+    """How the rows of one table become entities."""
+
+    entities: tuple[str, ...] | None = None
+    """Templates over the row's columns and `{db}`, `{schema}`, `{table}`, `{key}`:
+    `["order:{order_id}"]`. `[]` ignores the table. Default: as `entities` of the source."""
+    key: tuple[str, ...] = ()
+    """Columns of the row's key, in order, for messages that do not bring it."""
+
+
+class SourceStream(Server):
+    """Redis streams that a worker reads: what Debezium Server's Redis sink writes."""
+
+    names: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Keys of the streams: `["shop.public.product"]`."""
+    group: str = "warmer"
+    """The consumer group that workers share."""
+    trim: bool = True
+    """Remove what every consumer group has done with. Default true: the sink never trims,
+    and halts when its server is full."""
+
+    @model_validator(mode="after")
+    def _there(self) -> Self:
+        if not self.named:
+            raise PydanticCustomError("address", "needs url, or sentinels")
+        return self
+
+
+class Source(Signed):
+    """Where invalidations come from: a database's change capture, a service, a purge API."""
+
+    format: Literal[
+        "canal",
+        "cloudevents",
+        "cockroachdb",
+        "debezium",
+        "debezium-cloudevents",
+        "debezium-flattened",
+        "debezium-outbox",
+        "dms",
+        "maxwell",
+        "plain",
+        "purge",
+        "sequin",
+        "wal2json",
+    ]
+    """What its messages look like."""
+    order: Literal["row", "commit", "none"] | None = None
+    """Which version counts: `row`, the change's own, orders one row; `commit`, of the
+    transaction, is needed where several rows make one entity; `none` applies every event.
+    Default: `commit` if a table has entities of its own, else `row`."""
+    snapshot: Literal["ignore", "warm", "invalidate"] = "warm"
+    """What rows of a snapshot or backfill do. Default warm: load what is not fresh. They
+    never make a later change look old."""
+    before: Literal["key", "full"] | None = None
+    """How much of a row's former state is true: `full` for REPLICA IDENTITY FULL. Default:
+    what the format knows; PostgreSQL tells the key only."""
+    entities: tuple[str, ...] = ("{table}:{key}",)
+    """Templates for tables that are not listed. `[]` ignores them."""
+    key: tuple[str, ...] = ()
+    """Columns of the key, for tables that are not listed and messages that bring none."""
+    tables: dict[str, SourceTable] = Field(default_factory=dict)
+    """Tables with rules of their own, by name: `product`, `public.product`, `shop.product`."""
+    version_fields: tuple[str, ...] = ()
+    """Fields that make the version, most significant first, where the format leaves it
+    open: `["version"]`, `["__source_file", "__source_pos", "__source_row"]`."""
+    key_header: str = ""
+    """Header that brings the record's key, for sinks that send none in the body."""
+    cloudevents_source: str = ""
+    """For cloudevents: the `source` attribute of its events, at `POST /v1/events`."""
+    dedupe_for: Annotated[timedelta, Duration("0", "1d")] = _seconds(600)
+    """How long a delivery that comes again is known again. Default 10m; 0 never."""
+    regression_after: Annotated[timedelta, Duration("1s", "1d")] = _seconds(60)
+    """A lower version whose commit is newer by this is applied: the source's log began
+    again. Default 60s: longer than transactions run."""
+    regression_entities: Annotated[int, Whole(1, 1000)] = 5
+    """Distinct entities that did so before it is reported. Default 5."""
+    on_regression: Literal["report", "open_epoch"] = "report"
+    """What then follows. `open_epoch` makes every older version count for nothing."""
+    stream: SourceStream | None = None
+    """Redis streams that workers read it from."""
+
+
+class Hook(Signed):
+    """A deploy hook: `POST /v1/hooks/NAME`."""
+
+
+class Serve(Part):
+    """`warmer serve`: takes events, purges and hooks over HTTP."""
+
+    listen: Annotated[str, AfterValidator(_listen)] = "127.0.0.1:9400"
+    """`host:port`, or `unix:/path`. Default 127.0.0.1:9400: TLS is the proxy's in front."""
+    max_body: Annotated[int, Size("1KiB", "64MiB")] = 2**20
+    """Largest body, as sent and inflated. Default 1MiB."""
+    max_head: Annotated[int, Size("1KiB", "1MiB")] = 16 * 2**10
+    """Largest head of a request. Default 16KiB."""
+    head_timeout: Annotated[timedelta, Duration("100ms", "5m")] = _seconds(10)
+    """How long a head may take to arrive. Default 10s."""
+    body_timeout: Annotated[timedelta, Duration("100ms", "10m")] = _seconds(30)
+    """How long a body may take to arrive. Default 30s."""
+    max_requests: Annotated[int, Whole(1, 100_000)] = 1_000
+    """Requests at once; more are answered 503. Default 1000."""
+    max_backlog: Annotated[int, Whole(1, 1_000_000_000)] = 1_000_000
+    """Events that may wait in the log; more are answered 503. Default 1000000: a minute's
+    work of a worker."""
+    retry_after: Annotated[timedelta, Duration("1s", "1h")] = _seconds(5)
+    """What a 503 says. Default 5s."""
+    drain_timeout: Annotated[timedelta, Duration("1s", "10m")] = _seconds(10)
+    """After SIGTERM: how long running requests may take. Default 10s."""
+
+
 class Worker(Part):
     """`warmer worker`: reads the event log, refreshes due keys."""
 
@@ -363,6 +516,12 @@ class Settings(Part):
     """The services that values are loaded from, by name."""
     datasets: dict[Name, Dataset] = Field(default_factory=dict)
     """The families of keys, by name."""
+    sources: dict[Name, Source] = Field(default_factory=dict)
+    """Where invalidations come from, by name: what datasets call them in `entities`."""
+    hooks: dict[Name, Hook] = Field(default_factory=dict)
+    """Deploy hooks, by name."""
+    serve: Serve = Serve()
+    """`warmer serve`."""
     worker: Worker = Worker()
     """`warmer worker`."""
     client: Client = Client()

@@ -14,6 +14,7 @@ without the prefix in silence, cannot say where a value was read, and costs ever
 the time of its import.
 """
 
+import contextlib
 import difflib
 import os
 import re
@@ -26,7 +27,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from warmer.errors import ConfigError, Problem
-from warmer.settings.parts import Dataset, Places, Settings, nearest
+from warmer.settings.parts import Dataset, Places, Settings, Source, nearest
 
 PREFIX = "WARMER_"
 CONFIG_VARIABLE = "WARMER_CONFIG"
@@ -37,6 +38,7 @@ DEFAULT_FILES = ("warmer.toml", "config/warmer.toml", "/etc/warmer/warmer.toml")
 _SERVICE_LINK = re.compile(r"WARMER(_[A-Z0-9]+)*?_(SERVICE_(HOST|PORT)|PORT)(_.*)?")
 _REFERENCE = re.compile(r"((?:[!-~]+ )?)(env|credential):([A-Za-z0-9_.-]+)")
 _SECRET_HEADER = re.compile(r"auth|cookie|token|secret|key|password", re.IGNORECASE)
+_NAMED = {"origins", "datasets", "sources", "hooks"}
 _LARGEST_CREDENTIAL = 64 * 1024
 
 Tree = dict[str, Any]
@@ -47,8 +49,8 @@ TomlPath = tuple[str, ...]
 class Reading:
     """What was read, and every problem found so far.
 
-    `settings` is None while there are problems; `datasets` holds those that are right
-    by themselves, so that what must agree between them can be asked all the same.
+    `settings` is None while there are problems; `datasets` and `sources` hold those that are
+    right by themselves, so that what must agree between them can be asked all the same.
     """
 
     tree: Tree = field(default_factory=dict)
@@ -56,6 +58,7 @@ class Reading:
     problems: list[Problem] = field(default_factory=list)
     settings: Settings | None = None
     datasets: dict[str, Dataset] = field(default_factory=dict)
+    sources: dict[str, Source] = field(default_factory=dict)
 
     def problem(self, path: TomlPath, message: str) -> None:
         """Note that the value at `path` is wrong."""
@@ -105,6 +108,7 @@ def read_settings(
     if file is not None and not _read_file(reading, file):
         return reading  # what else is missing would only hide that
     used = _resolve_headers(reading, env, credentials)
+    used |= _resolve_secrets(reading, env, credentials)
     _read_credentials(reading, credentials, used)
     _read_environment(reading, env)
     for name, value in (flags or {}).items():
@@ -239,10 +243,8 @@ def _is_setting(kind: object) -> bool:
 
 
 def _is_declared(tree: Tree, path: TomlPath) -> bool:
-    """Origins and datasets are declared in the file; a mistyped name must not make one."""
-    return path[0] not in {"origins", "datasets"} or path[1] in _table(
-        tree.get(path[0])
-    )
+    """What has a name is declared in the file; a mistyped name must not make one."""
+    return path[0] not in _NAMED or path[1] in _table(tree.get(path[0]))
 
 
 def _as_variable(name: str) -> str:
@@ -341,6 +343,35 @@ def _resolve_headers(
     return used
 
 
+def _resolve_secrets(
+    reading: Reading, env: Mapping[str, str], credentials: Mapping[str, str]
+) -> set[str]:
+    """Replace the references in `secrets` of sources and hooks; return those used."""
+    used: set[str] = set()
+    for kind in ("sources", "hooks"):
+        for name, table in _table(reading.tree.get(kind)).items():
+            secrets = _table(table).get("secrets")
+            if not isinstance(secrets, list):
+                continue
+            for index, reference in enumerate(secrets):
+                path = (kind, name, "secrets")
+                found = _REFERENCE.fullmatch(str(reference))
+                if found is None or found[1]:
+                    reading.problem(
+                        path,
+                        "a secret does not stand in the file; write env:NAME or "
+                        "credential:NAME",
+                    )
+                    continue
+                secret = (env if found[2] == "env" else credentials).get(found[3])
+                if secret is None:
+                    reading.problem(path, f"{found[2]}:{found[3]} is not there")
+                    continue
+                used.add(found[3])
+                secrets[index] = secret
+    return used
+
+
 # --- checking -------------------------------------------------------------------------
 
 
@@ -352,13 +383,15 @@ def _validate(reading: Reading) -> None:
     else:
         settings._places.update(reading.places)  # noqa: SLF001 - set once, here
         reading.datasets = dict(settings.datasets)
+        reading.sources = dict(settings.sources)
         reading.settings = None if reading.problems else settings
         return
     for name, table in _table(reading.tree.get("datasets")).items():
-        try:
+        with contextlib.suppress(ValidationError):
             reading.datasets[name] = Dataset.model_validate(table)
-        except ValidationError:
-            continue
+    for name, table in _table(reading.tree.get("sources")).items():
+        with contextlib.suppress(ValidationError):
+            reading.sources[name] = Source.model_validate(table)
 
 
 def _problems(reading: Reading, error: ValidationError) -> Iterator[Problem]:

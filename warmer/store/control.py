@@ -45,7 +45,7 @@ class ControlServer:
         """Return if the server answers."""
         await self._link.ask(self._link.redis.ping())
 
-    async def park(self, letters: Sequence[Mapping[str, str]]) -> None:
+    async def park(self, letters: Sequence[Mapping[str, str | bytes]]) -> None:
         """Set events or keys aside, for people and for replay."""
         async with self._link.redis.pipeline(transaction=False) as pipe:
             for letter in letters:

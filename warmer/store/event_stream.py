@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from warmer.errors import StoreRefused
+from warmer.model.arrival import Record
+from warmer.model.source import Source
 from warmer.store.control_link import ControlLink
 from warmer.store.keyspace import EVENT_GROUP, EVENT_LOG
 from warmer.store.script import Script
@@ -63,6 +65,11 @@ class EventStream:
                 pipe.xadd(EVENT_LOG, {FIELD: event})
             ids = await self._link.ask(pipe.execute())
         return [_text(id_) for id_ in ids]
+
+    async def accept(self, records: Sequence[Record], source: Source) -> int:
+        """Append events of one source in this order; return how many were no repetitions."""
+        _ = source
+        return len(await self.append([record.event for record in records]))
 
     async def read(
         self, consumer: str, *, count: int, block_ms: int

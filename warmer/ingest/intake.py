@@ -1,0 +1,170 @@
+"""Messages -> the event log, or the dead letters: all of them, before anything is answered.
+
+Holds: when `take` returns, every message is in the event log, or a dead letter with its
+reason, or ignored or a repetition, and counted. When it raises StoreError, nothing may be
+answered but "again": a part may have been appended, and a repetition is harmless.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import orjson
+
+from warmer.clock import Clock
+from warmer.errors import BadEvent
+from warmer.ingest.dead_letters import message_letter
+from warmer.ingest.event_log import record_of
+from warmer.ingest.formats import (
+    Changes,
+    Ignored,
+    Message,
+    Read,
+    Unreadable,
+    reader,
+)
+from warmer.ingest.mapping import arrivals
+from warmer.model.arrival import Record
+from warmer.model.source import Source
+from warmer.signals import Signals
+
+MAX_MESSAGES = 10_000
+"""Messages of one body."""
+
+
+class EventLog(Protocol):
+    """Where accepted events go."""
+
+    async def accept(self, records: Sequence[Record], source: Source) -> int:
+        """Append events of one source; return how many were no repetitions."""
+        ...
+
+
+class DeadLetters(Protocol):
+    """Where what cannot be understood goes."""
+
+    async def park(self, letters: Sequence[Mapping[str, str | bytes]]) -> None:
+        """Set these aside."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What became of the messages of one delivery.
+
+    `accepted` and `duplicate` count events, `ignored` messages and rows, `dead` messages.
+    """
+
+    accepted: int = 0
+    duplicate: int = 0
+    ignored: int = 0
+    dead: int = 0
+
+
+class Intake:
+    """Takes messages of any source, whichever way they came."""
+
+    def __init__(
+        self, *, log: EventLog, letters: DeadLetters, clock: Clock, signals: Signals
+    ) -> None:
+        self._log = log
+        self._letters = letters
+        self._clock = clock
+        self._signals = signals
+
+    async def take(
+        self, source: Source, messages: Sequence[Message], *, delivery_id: str = ""
+    ) -> Taken:
+        """Take the messages of one delivery; `delivery_id` tells a repetition of it."""
+        records: list[Record] = []
+        dead: list[Mapping[str, str | bytes]] = []
+        ignored: Counter[str] = Counter()
+        reads = reader(source.format)(messages, source)
+        for message, read in zip(messages, reads, strict=True):
+            match _recorded(read, source):
+                case Ignored(reason):
+                    ignored[reason] += 1
+                case Unreadable(reason):
+                    dead.append(self._letter(source, message, reason))
+                case found, by_rule:
+                    records += found
+                    ignored["rule"] += by_rule
+        if delivery_id:
+            records = [
+                replace(record, identity=f"{delivery_id}#{index}")
+                for index, record in enumerate(records)
+            ]
+        new = await self._log.accept(records, source) if records else 0
+        if dead:
+            await self._letters.park(dead)
+        taken = Taken(new, len(records) - new, ignored.total(), len(dead))
+        self._count(source.name, taken, ignored)
+        return taken
+
+    def _count(self, source: str, taken: Taken, ignored: Mapping[str, int]) -> None:
+        count = self._signals.count
+        for reason, number in ignored.items():
+            count("messages_ignored", source, reason, by=number)
+        count("messages_unreadable", source, by=taken.dead)
+        count("events_accepted", source, by=taken.accepted)
+        count("events_duplicate", source, by=taken.duplicate)
+
+    def _letter(
+        self, source: Source, message: Message, reason: str
+    ) -> Mapping[str, str | bytes]:
+        return message_letter(
+            source=source.name,
+            value=orjson.dumps(message.value),
+            key=None if message.key is None else orjson.dumps(message.key),
+            reason=reason,
+            at_ms=self._clock.now_ms(),
+        )
+
+
+def _recorded(
+    read: Read, source: Source
+) -> Ignored | Unreadable | tuple[list[Record], int]:
+    if not isinstance(read, Changes):
+        return read
+    try:
+        found, by_rule = arrivals(read, source)
+        return [record_of(each) for each in found], by_rule
+    except BadEvent as exc:
+        return Unreadable(str(exc))
+
+
+def messages_in(
+    body: bytes, *, headers: Mapping[str, str] | None = None
+) -> list[Message]:
+    """Return the messages of a body: one JSON value, an array of them, or one a line.
+
+    Raises BadEvent if it is none of these.
+    """
+    return [Message(value, headers=headers or {}) for value in _values(body)]
+
+
+def _values(body: bytes) -> list[object]:
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as exc:
+        lines = body.split(b"\n") if b"\n" in body.strip() else []
+        if not lines:
+            raise BadEvent(f"body: not JSON: {exc}") from None
+        return _bounded(
+            [_line(line, at) for at, line in enumerate(lines) if line.strip()]
+        )
+    return _bounded(value) if isinstance(value, list) else [value]
+
+
+def _line(line: bytes, at: int) -> object:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError as exc:
+        raise BadEvent(f"body: line {at + 1} is not JSON: {exc}") from None
+
+
+def _bounded(values: list[object]) -> list[object]:
+    if len(values) > MAX_MESSAGES:
+        raise BadEvent(f"body: {len(values)} messages, allowed are {MAX_MESSAGES}")
+    return values

@@ -1,0 +1,203 @@
+"""Changes as producers tell them -> events as the log keeps them, by the source's rules.
+
+Holds: an entity is made of columns that are true. Of a former row only its key is used,
+unless the source is known to tell all of it; a placeholder for an unchanged large value
+is no value. A change that moved a row from one entity to another names both.
+Rows that were only read carry no version: a transaction that was open at the snapshot
+commits later with a lower one, and must not lose to it.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from warmer.errors import BadEvent
+from warmer.ingest.formats import Changes, Kind, Named, RowChange
+from warmer.model.arrival import Arrival
+from warmer.model.event import Event
+from warmer.model.key import canonical_entity
+from warmer.model.source import (
+    Before,
+    EntityTemplate,
+    Order,
+    Row,
+    RowId,
+    Snapshot,
+    Source,
+    Table,
+)
+from warmer.model.version import SourceVersion
+
+UNAVAILABLE = "__debezium_unavailable_value"
+MAX_ID_CHARS = 256
+
+
+def arrivals(changes: Changes, source: Source) -> tuple[list[Arrival], int]:
+    """Return the events of a message, and how many of its changes are ignored by rule.
+
+    Raises BadEvent that names the table and column where no entity can be made.
+    """
+    made: list[Arrival] = []
+    ignored = 0
+    for change in changes.changes:
+        one = (
+            _of_named(change, source)
+            if isinstance(change, Named)
+            else _of_row(change, source)
+        )
+        if one is None:
+            ignored += 1
+        else:
+            made.append(one)
+    return made, ignored
+
+
+def _of_named(change: Named, source: Source) -> Arrival:
+    version = None if source.order is Order.NONE else change.version
+    entities = tuple(dict.fromkeys(map(canonical_entity, change.entities)))
+    return Arrival(
+        Event(
+            id=_id(change.id, entities or change.prefixes, change.version),
+            source=source.name,
+            entities=entities,
+            version=_version(source, version),
+            mode=change.mode,
+            occurred_at=change.occurred_at,
+            prefixes=change.prefixes,
+        ),
+        identity=change.id if change.unique else "",
+    )
+
+
+def _of_row(change: RowChange, source: Source) -> Arrival | None:
+    if change.kind is Kind.SNAPSHOT and source.snapshot is Snapshot.IGNORE:
+        return None
+    at = RowId(change.db, change.schema, change.table)
+    table = source.table(at)
+    if not table.entities:
+        return None
+    entities: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
+    if change.kind is Kind.TRUNCATED:
+        prefixes = tuple(dict.fromkeys(each.prefix(at) for each in table.entities))
+    else:
+        entities = tuple(dict.fromkeys(_entities(change, source, table)))
+    parts = _parts(change, source)
+    return Arrival(
+        Event(
+            id=_id(change.id, entities or prefixes, parts),
+            source=source.name,
+            entities=entities,
+            version=_version(source, parts),
+            occurred_at=change.occurred_at,
+            prefixes=prefixes,
+            warm=change.kind is Kind.SNAPSHOT and source.snapshot is Snapshot.WARM,
+        ),
+        lineage=change.lineage,
+        position="" if change.kind is Kind.SNAPSHOT else _digits(change.commit_version),
+        identity=change.id if change.unique else "",
+    )
+
+
+def _parts(change: RowChange, source: Source) -> tuple[int, ...] | None:
+    if change.kind is Kind.SNAPSHOT:
+        return None
+    match source.order:
+        case Order.ROW:
+            return change.row_version
+        case Order.COMMIT:
+            return change.commit_version
+        case Order.NONE:
+            return None
+
+
+def _entities(change: RowChange, source: Source, table: Table) -> Iterator[str]:
+    """Yield the entity of the row as it is, and of the row as it was, by each template."""
+    sides = _sides(change, source)
+    if not sides:
+        raise BadEvent("after: missing, and before and key too")
+    for template in table.entities:
+        yield from _by_template(template, change, table, sides)
+
+
+def _by_template(
+    template: EntityTemplate,
+    change: RowChange,
+    table: Table,
+    sides: Sequence[Row],
+) -> Iterator[str]:
+    named = False
+    problem: BadEvent | None = None
+    for row in sides:
+        at = RowId(
+            change.db, change.schema, change.table, _key_values(change, table, row)
+        )
+        try:
+            yield template.entity(at, row)
+            named = True
+        except BadEvent as exc:
+            problem = problem or exc
+    if not named and problem is not None:
+        raise BadEvent(f"{_table_name(change)}: {problem}")
+
+
+def _sides(change: RowChange, source: Source) -> list[Row]:
+    """Return the row as it is and as it was, each with the columns that are true."""
+    before = _true_before(change, source)
+    sides: list[Row] = []
+    if change.after is not None:
+        # An unchanged large value is a placeholder; what it was, it is.
+        sides.append({**_told(before or {}), **_told(change.after)})
+    if before:
+        sides.append(_told(before))
+    if not sides and change.key:
+        sides.append(_told(change.key))
+    return sides
+
+
+def _true_before(change: RowChange, source: Source) -> Row | None:
+    """Return what is true of the row as it was."""
+    if change.before is None:
+        return None
+    if (source.before or change.before_is) is Before.FULL:
+        return change.before
+    at = RowId(change.db, change.schema, change.table)
+    columns = source.table(at).key or tuple(change.key or ())
+    return {
+        column: change.before[column] for column in columns if column in change.before
+    }
+
+
+def _key_values(change: RowChange, table: Table, row: Row) -> Sequence[object] | None:
+    """Return the values of the row's key: of configured columns, else as the message says."""
+    if table.key and all(column in row for column in table.key):
+        return [row[column] for column in table.key]
+    if change.key is None:
+        return None
+    if all(column in row for column in change.key):
+        return [row[column] for column in change.key]
+    return list(change.key.values())
+
+
+def _told(row: Row) -> Row:
+    return {column: value for column, value in row.items() if value != UNAVAILABLE}
+
+
+def _table_name(change: RowChange) -> str:
+    return ".".join(
+        part[:80] for part in (change.schema or change.db, change.table) if part
+    )
+
+
+def _version(source: Source, parts: tuple[int, ...] | None) -> SourceVersion | None:
+    return None if parts is None else SourceVersion.of(source.name, *parts)
+
+
+def _digits(parts: tuple[int, ...] | None) -> str:
+    return "" if parts is None else SourceVersion.of("position", *parts).digits
+
+
+def _id(id_: str, names: Sequence[str], parts: tuple[int, ...] | None) -> str:
+    """Return the producer's id, else one that tells people which change it was."""
+    if id_:
+        return id_[:MAX_ID_CHARS]
+    version = ":".join(map(str, parts or ())) or "unversioned"
+    return f"{version}@{names[0] or 'all'}"[:MAX_ID_CHARS]

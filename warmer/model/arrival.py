@@ -1,0 +1,47 @@
+"""An event on its way into the event log, with what tells its place among others."""
+
+from dataclasses import dataclass
+
+from warmer.model.event import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One event, and what its source says about it.
+
+    `lineage` names within what its version compares (one binlog, one server): a version
+    of another lineage says nothing. "" where the source has none.
+    `position` is where it stands in the commit order of its whole source, as hex digits
+    of fixed width; "" where only its entity's own order is known, or none.
+    `identity` tells a repetition of this very event; "" where nothing does.
+    """
+
+    event: Event
+    lineage: str = ""
+    position: str = ""
+    identity: str = ""
+
+    @property
+    def ordered_by(self) -> str:
+        """What `digits` is ordered by: "" for the whole source, else the entity."""
+        if self.position or not self.event.entities:
+            return ""
+        return self.event.entities[0]
+
+    @property
+    def digits(self) -> str:
+        """Hex digits to compare with those of the same `ordered_by`; "" for none."""
+        version = self.event.version
+        return self.position or ("" if version is None else version.digits)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An arrival as the event log takes it: the event as it is stored, and its place."""
+
+    event: bytes
+    lineage: str
+    ordered_by: str
+    digits: str
+    occurred_at: int | None
+    identity: str
