@@ -34,6 +34,7 @@ from warmer.errors import BadKey, StoreError
 from warmer.ingest.dead_letters import key_letter
 from warmer.model.dataset import Datasets
 from warmer.model.due import Lane, Taken, TakenKey, Unfinished, key_of
+from warmer.model.permit import Purpose
 from warmer.ops.telemetry import Report
 from warmer.policy.backoff import retry_ms
 from warmer.refresh import Refresher, RefreshRequest
@@ -53,6 +54,7 @@ SLICE_S = 1.0
 """Longest wait between two signs of life."""
 CANCELLED_WITHIN_S = 5.0
 """Time for cancelled refreshes to give their leases back."""
+PURPOSE = {Lane.NOW: Purpose.NOW, Lane.WARM: Purpose.WARM}
 _PAUSE_BASE_MS, _PAUSE_CAP_MS = 100, 5_000
 
 
@@ -263,7 +265,9 @@ class Drain:
             return foreign(taken.attempts, self._policy, self._random)
         try:
             outcome = await self._refresher.run(
-                RefreshRequest(key, taken.wanted, taken.wanted_fence)
+                RefreshRequest(
+                    key, taken.wanted, taken.wanted_fence, PURPOSE[self.lane]
+                )
             )
         except StoreError:
             return undecided(taken.attempts, self._policy, self._random)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import assert_never
 
+from warmer.errors import NoPermit
 from warmer.model.outcome import (
     Cooling,
     Fenced,
@@ -82,6 +83,9 @@ def judge(  # noqa: PLR0911 - one for each outcome
         case Cooling(retry_in_ms):
             # Spread: all keys of one origin were told the same instant.
             return Again(retry_in_ms + random.randint(1, max(1, retry_in_ms // 10)))
+        case LoadFailed(NoPermit(), retry_in_ms):
+            # Nothing was tried, so nothing has failed. Spread: they were refused together.
+            return Again(retry_in_ms + random.randint(1, max(1, retry_in_ms)))
         case LoadFailed(error, retry_in_ms):
             return _failed(reason_of(error), retry_in_ms, attempts, policy, random)
         case Outdated():

@@ -14,6 +14,7 @@ from warmer.client import CacheClient
 from warmer.clock import SystemClock
 from warmer.model.dataset import Dataset
 from warmer.model.key import Key
+from warmer.model.permit import Errand
 from warmer.refresh import Load, Refresher
 from warmer.signals import Counters
 from warmer.store.connections import Endpoint, connect
@@ -86,7 +87,7 @@ class CountedOrigin:
         self.asked.clear()
 
 
-def no_origin(dataset: Dataset) -> Load:
+def no_origin(dataset: Dataset, _errand: Errand) -> Load:
     raise AssertionError(f"no test of this file loads {dataset.name} from its origin")
 
 

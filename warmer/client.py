@@ -38,12 +38,13 @@ from warmer.model.dataset import ColdStart, Dataset, Datasets
 from warmer.model.entry import Entry, encode_value
 from warmer.model.key import Key, Part
 from warmer.model.outcome import Loaded
+from warmer.model.permit import Errand, Purpose
 from warmer.model.version import encode_vector
 from warmer.origin.callables import Loader, load_with
 from warmer.policy.early_refresh import due_early
 from warmer.policy.freshness import Freshness, freshness
 from warmer.policy.outage import Outage
-from warmer.refresh import Load, Refresher
+from warmer.refresh import Load, LoadOf, Refresher
 from warmer.signals import Signals
 from warmer.single_flight import Flight, SingleFlight, TooMany
 from warmer.store.port import CacheStore
@@ -82,7 +83,7 @@ class CacheClient:
         store: CacheStore,
         datasets: Datasets,
         refresher: Refresher,
-        load_of: Callable[[Dataset], Load] | None,
+        load_of: LoadOf | None,
         clock: Clock,
         random: Random,
         signals: Signals,
@@ -157,7 +158,8 @@ class CacheClient:
                 return answer
         seconds = self._default_s if deadline is None else deadline.total_seconds()
         until = asked_at + seconds
-        ask = Ask(spec, key, self._load(spec, load), until, decode, entry)
+        errand = Errand(self._purpose(entry), int(seconds * 1000))
+        ask = Ask(spec, key, self._load(spec, load, errand), until, decode, entry)
         if error is not None or outage.failures:
             return await self._without_store(ask, error)
         return await self._not_fresh(ask)
@@ -230,11 +232,19 @@ class CacheClient:
             )
         self._loop = loop
 
-    def _load(self, spec: Dataset, loader: Loader | None) -> Load | None:
+    def _purpose(self, entry: Entry | None) -> Purpose:
+        """Return what a load is for: nobody waits for it where a stale value is served."""
+        if entry is not None and self._store.now_ms() < entry.stale_until:
+            return Purpose.NOW
+        return Purpose.REQUEST
+
+    def _load(
+        self, spec: Dataset, loader: Loader | None, errand: Errand
+    ) -> Load | None:
         if loader is not None:
             return load_with(loader, spec, self._clock)
         if self._load_of is not None and spec.origin is not None:
-            return self._load_of(spec)
+            return self._load_of(spec, errand)
         return None
 
     # --- answers ----------------------------------------------------------------------
@@ -420,7 +430,7 @@ class CacheClient:
     ) -> None:
         now_ms, beta = self._store.now_ms(), spec.early_refresh_beta
         if due_early(entry, now_ms, beta=beta, random=self._random):
-            load = self._load(spec, loader)
+            load = self._load(spec, loader, Errand(Purpose.AHEAD))
             self._refresh_behind(Ask(spec, key, load, 0.0, decode=True, seen=entry))
 
     def _refresh_behind(self, ask: Ask) -> None:

@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from warmer.clock import Clock
-from warmer.errors import OriginError, OriginTimeout, StoreError, StoreRefused
+from warmer.errors import (
+    NoPermit,
+    OriginError,
+    OriginTimeout,
+    StoreError,
+    StoreRefused,
+)
 from warmer.model.answer import Decode, State
 from warmer.model.dataset import ColdStart, Dataset
 from warmer.model.entry import Entry
@@ -184,7 +190,7 @@ class Contender:
     # --- turns ------------------------------------------------------------------------
 
     async def _contend(self, flight: Flight[Landing], ask: Ask) -> Landing:
-        turn = await self._turn(ask)
+        turn = await self._turn(flight, ask)
         if not isinstance(turn, TimeUp) or not self._awaited(flight):
             return turn
         cold_start = ask.dataset.cold_start if ask.seen is None else ColdStart.WAIT
@@ -196,7 +202,7 @@ class Contender:
             reserve_s = ask.dataset.load_timeout_ms / 1000
         async with self._store.waiting(ask.key) as waiter:
             while (left_s := self._left_s(flight) - reserve_s) > 0:
-                turn = await self._turn(ask)
+                turn = await self._turn(flight, ask)
                 if isinstance(turn, Found):
                     return Found(turn.entry, waited=True)
                 if not isinstance(turn, TimeUp):
@@ -207,7 +213,7 @@ class Contender:
             return await self._load_directly(flight, ask, ask.load, State.LOADED)
         return turn
 
-    async def _turn(self, ask: Ask) -> Landing:
+    async def _turn(self, flight: Flight[Landing], ask: Ask) -> Landing:
         """Claim once. TimeUp means: not yet, the caller may wait and try again."""
         if ask.load is None:
             return Nothing("no_loader")
@@ -224,7 +230,7 @@ class Contender:
             case Fresh(entry):
                 return Found(entry)
             case Claimed():
-                return await self._load(ask, reply, ask.load)
+                return await self._load(flight, ask, reply, ask.load)
             case Held(remaining_ms, entry):
                 if entry is not None and self._servable(entry):
                     return Found(entry)
@@ -235,7 +241,9 @@ class Contender:
             case _:
                 assert_never(reply)
 
-    async def _load(self, ask: Ask, claimed: Claimed, load: Load) -> Landing:
+    async def _load(
+        self, flight: Flight[Landing], ask: Ask, claimed: Claimed, load: Load
+    ) -> Landing:
         outcome = await self._refresher.hold(ask.dataset, ask.key, claimed, load)
         match outcome:
             case Published(loaded):
@@ -246,7 +254,7 @@ class Contender:
                 self.note(error, self._clock.monotonic())
                 return Got(loaded, State.DEGRADED)
             case LoadFailed(error, retry_in_ms):
-                return Nothing("load_failed", retry_in_ms, error)
+                return _failed(flight, ask, error, retry_in_ms)
             case Outdated() | Fenced() | LeaseLost():
                 return TimeUp(0)
             case _:
@@ -272,6 +280,8 @@ class Contender:
         except TimeoutError:
             timeout = OriginTimeout("total", f"not loaded within {within_ms} ms")
             return Nothing("load_failed", error=timeout)
+        except NoPermit as exc:
+            return Nothing("no_permit", exc.retry_in_ms, exc)
         except OriginError as exc:
             return Nothing("load_failed", exc.retry_in_ms, exc)
         except Exception as exc:  # noqa: BLE001 - a load is the user's code
@@ -295,3 +305,14 @@ class Contender:
         if len(self._resting) >= MAX_RESTING:
             del self._resting[next(iter(self._resting))]
         self._resting[key.text] = self._clock.monotonic() + rest_ms / 1000
+
+
+def _failed(
+    flight: Flight[Landing], ask: Ask, error: Exception, retry_in_ms: int
+) -> Nothing | TimeUp:
+    if not isinstance(error, NoPermit):
+        return Nothing("load_failed", retry_in_ms, error)
+    if error.why == "no_capacity" and flight.until > ask.until:
+        # It waited as long as the caller that began the flight could; others have more time.
+        return TimeUp(max(1, retry_in_ms))
+    return Nothing("no_permit", retry_in_ms, error)

@@ -10,7 +10,9 @@
     │ ├ OriginTimeout             in which phase: connect, read, write, pool, total
     │ ├ OriginUnavailable         refused, reset, name not resolved, 5xx
     │ ├ OriginRefused             401, 403, 429 or 503 with Retry-After: retry_in_ms says when
+    │ │ └ NoPermit                it was not asked: no capacity, or it is known to be down
     │ └ OriginInvalid             an answer that must not be stored: too large, no version
+    │   └ OriginTruncated         it ended before it was complete
     ├ EventError                  4xx or dead letter, never retried
     │ ├ BadSignature
     │ └ BadEvent
@@ -75,13 +77,19 @@ class StoreRefused(StoreError):
 
 
 class OriginError(WarmerError):
-    """A load failed. `reason` is a word of bounded variety, fit for a label."""
+    """A load failed. `reason` is a word of bounded variety, fit for a label.
+
+    `busy`: the origin said that it has too much to do.
+    """
 
     reason = "failed"
 
-    def __init__(self, message: str, *, retry_in_ms: int | None = None) -> None:
+    def __init__(
+        self, message: str, *, retry_in_ms: int | None = None, busy: bool = False
+    ) -> None:
         super().__init__(message)
         self.retry_in_ms = retry_in_ms
+        self.busy = busy
 
 
 class OriginTimeout(OriginError):
@@ -106,10 +114,27 @@ class OriginRefused(OriginError):
     reason = "refused"
 
 
+class NoPermit(OriginRefused):
+    """The origin was not asked: its limit is used up, or it is known to be down.
+
+    `why` is a word of bounded variety: line_full, too_late, no_capacity, lapsed, open.
+    """
+
+    reason = "no_permit"
+
+    def __init__(self, why: str, message: str, *, retry_in_ms: int) -> None:
+        super().__init__(message, retry_in_ms=retry_in_ms)
+        self.why = why
+
+
 class OriginInvalid(OriginError):
     """An answer that must not be stored: too large, truncated, unreadable version."""
 
     reason = "invalid"
+
+
+class OriginTruncated(OriginInvalid):
+    """The answer ended before it was complete: the origin is not well."""
 
 
 class EventError(WarmerError):

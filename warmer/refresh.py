@@ -19,6 +19,7 @@ from typing import TypeVar, assert_never
 from warmer.errors import (
     BadEvent,
     BadValue,
+    NoPermit,
     OriginError,
     OriginInvalid,
     OriginTimeout,
@@ -48,6 +49,7 @@ from warmer.model.outcome import (
     RenewReply,
     Unstored,
 )
+from warmer.model.permit import Errand, Purpose
 from warmer.model.version import Versions, encode_vector
 from warmer.policy.backoff import retry_ms
 from warmer.policy.jitter import windows
@@ -66,6 +68,9 @@ RETRY_AFTER_CAP_MS = 600_000
 Load = Callable[[Key, Versions], Awaitable[Loaded]]
 """Loads one key. The versions are the floors its claim saw: older ones will be refused."""
 
+LoadOf = Callable[[Dataset, Errand], Load]
+"""Gives the load of a dataset from its origin, and says to that what it is for."""
+
 T = TypeVar("T")
 
 
@@ -76,6 +81,7 @@ class RefreshRequest:
     key: Key
     wanted: Versions = field(default_factory=dict)
     wanted_fence: int = 0
+    purpose: Purpose = Purpose.NOW
 
 
 class Refresher:
@@ -86,7 +92,7 @@ class Refresher:
         *,
         store: CacheStore,
         datasets: Datasets,
-        load_of: Callable[[Dataset], Load],
+        load_of: LoadOf,
         random: random.Random,
         signals: Signals,
     ) -> None:
@@ -99,7 +105,7 @@ class Refresher:
     async def run(self, request: RefreshRequest) -> RefreshOutcome:
         """Return what became of the refresh; raises StoreError if nothing could be claimed."""
         dataset = self._datasets[request.key.dataset]
-        load = self._load_of(dataset)
+        load = self._load_of(dataset, Errand(request.purpose))
         reply = await self.claim(
             Claim(
                 key=request.key,
@@ -253,6 +259,11 @@ class Refresher:
             # same instant, and must not come back at it together.
             retry_in_ms += min(max(error.retry_in_ms, 0), RETRY_AFTER_CAP_MS)
         self._signals.count("load_failures", dataset.name, reason_of(error))
+        if isinstance(error, NoPermit):
+            # The origin was not asked, so nothing is known against the key: whoever has a
+            # permit may load it at once.
+            await self._release(dataset, lease)
+            return LoadFailed(error, error.retry_in_ms or 0)
         await self._release(dataset, lease, retry_in_ms)
         return LoadFailed(error, retry_in_ms)
 

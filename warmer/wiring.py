@@ -6,7 +6,7 @@ Does not hold: that a server is there. Nothing is sent before the first use.
 """
 
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -26,8 +26,10 @@ from warmer.model.dataset_config import (
 )
 from warmer.model.due import Lane
 from warmer.model.job import QueuedJob
+from warmer.model.permit import Errand, OriginLimits, Pool
 from warmer.origin.target import OriginTarget
-from warmer.refresh import Load, Refresher
+from warmer.policy.shares import reserve_of
+from warmer.refresh import Load, LoadOf, Refresher
 from warmer.settings import Server, Settings, milliseconds
 from warmer.signals import Counters, Signals
 from warmer.store.connections import Endpoint, connect
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from warmer.dispatch import Jobs
+    from warmer.origin.admission import Admission
     from warmer.origin.loader import Origin
 
 Configured: TypeAlias = Configuration | Settings | str | Path | None
@@ -88,7 +91,7 @@ async def open_client(
     clock, counts = SystemClock(), signals or Counters()
     datasets = configuration.datasets
     async with AsyncExitStack() as stack:
-        load_of = _open_origins(stack, configuration, clock, counts)
+        load_of = await _open_origins(stack, configuration, clock, counts)
         store = await stack.enter_async_context(
             open_store(configuration, clock=clock, signals=counts)
         )
@@ -118,7 +121,7 @@ async def open_worker_parts(
     clock, counts = SystemClock(), signals or Counters()
     datasets = configuration.datasets
     async with AsyncExitStack() as stack:
-        load_of = _open_origins(stack, configuration, clock, counts)
+        load_of = await _open_origins(stack, configuration, clock, counts)
         store = await stack.enter_async_context(
             open_store(configuration, clock=clock, signals=counts)
         )
@@ -211,7 +214,7 @@ def endpoint_of(server: Server) -> Endpoint:
 def _refresher(
     store: RedisStore,
     datasets: Datasets,
-    load_of: Callable[[Dataset], Load],
+    load_of: LoadOf,
     signals: Signals,
 ) -> Refresher:
     return Refresher(
@@ -236,20 +239,42 @@ def _connect(stack: AsyncExitStack, server: Server) -> "Redis":
     return redis
 
 
-def _open_origins(
+async def _open_origins(
     stack: AsyncExitStack, configuration: Configuration, clock: Clock, signals: Signals
-) -> Callable[[Dataset], Load]:
+) -> LoadOf:
     """Return what loads each dataset; only origins that a dataset names are opened."""
     wanted = {dataset.origin for dataset in configuration.datasets.values()}
+    names = sorted(name for name in wanted if name is not None)
+    settings = configuration.settings
+    control: ControlServer | None = None
+    if any(settings.origins[name].limit for name in names):
+        control = await stack.enter_async_context(
+            open_control(configuration, clock=clock)
+        )
     origins = {
-        name: _open_origin(stack, configuration.settings, name, clock, signals)
-        for name in sorted(name for name in wanted if name is not None)
+        name: _open_origin(
+            stack,
+            settings,
+            name,
+            clock=clock,
+            signals=signals,
+            admission=_admission(
+                configuration, name, control, clock=clock, signals=signals
+            ),
+        )
+        for name in names
     }
-    return lambda dataset: _load_of(origins, dataset)
+    return lambda dataset, errand: _load_of(origins, dataset, errand)
 
 
 def _open_origin(
-    stack: AsyncExitStack, settings: Settings, name: str, clock: Clock, signals: Signals
+    stack: AsyncExitStack,
+    settings: Settings,
+    name: str,
+    *,
+    clock: Clock,
+    signals: Signals,
+    admission: "Admission | None",
 ) -> "Origin":
     from warmer.origin.loader import Origin  # noqa: PLC0415 - and this httpx
 
@@ -263,6 +288,7 @@ def _open_origin(
             },
             local_limit=of.local_limit,
             local_queue=of.local_queue,
+            fleet_limit=of.limit or 0,
             connect_ms=milliseconds(of.connect_timeout),
             read_ms=milliseconds(of.read_timeout),
             max_bytes=of.max_bytes,
@@ -271,17 +297,70 @@ def _open_origin(
         ),
         clock=clock,
         signals=signals,
+        admission=admission,
     )
     stack.push_async_callback(origin.aclose)
     return origin
 
 
-def _load_of(origins: Mapping[str, "Origin"], dataset: Dataset) -> Load:
+def _admission(
+    configuration: Configuration,
+    name: str,
+    control: ControlServer | None,
+    *,
+    clock: Clock,
+    signals: Signals,
+) -> "Admission | None":
+    """Return the fleet's limit of an origin, None if it has none."""
+    limits = limits_of(configuration, name)
+    if limits is None or control is None:
+        return None
+    from warmer.origin.admission import TTL_MS, Admission  # noqa: PLC0415
+
+    of = configuration.settings.origins[name]
+    return Admission(
+        name,
+        control.permits(name, limits, ttl_ms=TTL_MS),
+        limits,
+        local_limit=of.local_limit,
+        max_waiting=of.local_queue,
+        clock=clock,
+        signals=signals,
+    )
+
+
+def limits_of(configuration: Configuration, name: str) -> OriginLimits | None:
+    """Return what the fleet may ask of an origin, None for any number of loads."""
+    of = configuration.settings.origins[name]
+    if of.limit is None:
+        return None
+    pools: dict[str, Pool] = {}
+    for dataset in configuration.datasets.values():
+        if dataset.origin != name:
+            continue
+        for kind, limit in (
+            ("dataset", dataset.limit),
+            ("tenant", dataset.tenant_limit),
+        ):
+            if limit is not None:
+                reserve = reserve_of(limit, of.reserve.ratio)
+                pools[f"{kind}:{dataset.name}"] = Pool(limit, reserve)
+    return OriginLimits(
+        limit=of.limit,
+        floor=of.limit_floor or max(1, of.limit // 8),
+        reserve_ratio=of.reserve.ratio,
+        rate=of.rate or 0.0,
+        adaptive=of.adaptive,
+        pools=pools,
+    )
+
+
+def _load_of(origins: Mapping[str, "Origin"], dataset: Dataset, errand: Errand) -> Load:
     if dataset.origin is None:
         raise ConfigError(
             f"dataset {dataset.name!r} has no origin; a caller brings its loader"
         )
-    return origins[dataset.origin].load_of(dataset)
+    return origins[dataset.origin].load_of(dataset, errand)
 
 
 def _revealed(secret: "SecretStr | None") -> str | None:

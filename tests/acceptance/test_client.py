@@ -18,6 +18,7 @@ from warmer.errors import OriginUnavailable, WrongLoop
 from warmer.model.dataset import Dataset
 from warmer.model.entry import HEADER_BYTES
 from warmer.model.event import PurgeMode
+from warmer.model.permit import Errand
 from warmer.model.version import SourceVersion
 from warmer.store.keyspace import Keyspace
 from warmer.store.port import Invalidation
@@ -395,7 +396,7 @@ async def test_a_loader_given_with_the_call_wins_over_the_origin(
     """R-CARD-4: a dataset with an origin loads from it only where no loader is given."""
     asked: list[str] = []
 
-    def load_of(dataset: Dataset) -> Any:
+    def load_of(dataset: Dataset, _errand: Errand) -> Any:
         async def load(key: Any, floors: Any) -> Any:
             del floors
             asked.append(f"{dataset.name} {key.text}")

@@ -111,7 +111,7 @@ class Fleet:
         return Refresher(
             store=store or self.store,
             datasets={dataset.name: dataset},
-            load_of=lambda _dataset: load,
+            load_of=lambda _dataset, _errand: load,
             random=random.Random(7),
             signals=self.signals,
         )

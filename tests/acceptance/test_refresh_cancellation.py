@@ -44,7 +44,7 @@ def refresher(
     return Refresher(
         store=store,
         datasets={"product": dataset},
-        load_of=lambda _dataset: load,
+        load_of=lambda _dataset, _errand: load,
         random=random.Random(7),
         signals=Counters(),
     )

@@ -120,7 +120,8 @@ class Dataset:
     """One dataset. Durations are integer milliseconds; 0 switches a window off.
 
     `vary` lists the values of the parts that an entity does not bind. `live_schemas`
-    are the schema versions that invalidations reach, the current one among them.
+    are the schema versions that invalidations reach, the current one among them. `tenant`
+    is the part of the key that says whose load it is; the limits are of the whole fleet.
     """
 
     name: str
@@ -149,6 +150,9 @@ class Dataset:
     max_body_bytes: int
     max_waiters: int
     version: LoaderVersion
+    limit: int | None = None
+    tenant: str | None = None
+    tenant_limit: int | None = None
 
     @property
     def guard_ms(self) -> int:

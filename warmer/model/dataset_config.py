@@ -72,11 +72,12 @@ def configuration_of(reading: Reading) -> Configuration:
     """Return the configuration that was read; raises ConfigError with every problem."""
     # An origin that has mistakes of its own is there all the same.
     origins = reading.tree.get("origins")
-    datasets, problems = _build(
-        reading.datasets,
-        frozenset(origins) if isinstance(origins, dict) else frozenset(),
-        reading.places,
-    )
+    tables = origins if isinstance(origins, dict) else {}
+    limited = {
+        name: isinstance(table, dict) and "limit" in table
+        for name, table in tables.items()
+    }
+    datasets, problems = _build(reading.datasets, limited, reading.places)
     sources, more = build_sources(reading.sources, reading.places)
     problems = reading.problems + problems + more
     if problems or reading.settings is None:
@@ -94,16 +95,15 @@ def sources_of(settings: Settings) -> Sources:
 
 def datasets_of(settings: Settings) -> Datasets:
     """Return the datasets that `settings` declare; raises ConfigError with every problem."""
-    datasets, problems = _build(
-        settings.datasets, frozenset(settings.origins), settings.places
-    )
+    limited = {name: of.limit is not None for name, of in settings.origins.items()}
+    datasets, problems = _build(settings.datasets, limited, settings.places)
     if problems:
         raise ConfigError(*problems)
     return datasets
 
 
 def _build(
-    declared: Mapping[str, DatasetSettings], origins: frozenset[str], places: Places
+    declared: Mapping[str, DatasetSettings], origins: Mapping[str, bool], places: Places
 ) -> tuple[dict[str, Dataset], list[Problem]]:
     datasets: dict[str, Dataset] = {}
     problems: list[Problem] = []
@@ -118,11 +118,14 @@ def _build(
 
 @dataclass(slots=True)
 class _Check:
-    """One dataset: what it becomes, and what is wrong with it."""
+    """One dataset: what it becomes, and what is wrong with it.
+
+    `origins`: those there are, and whether they have a limit of the fleet.
+    """
 
     name: str
     settings: DatasetSettings
-    origins: frozenset[str]
+    origins: Mapping[str, bool]
     places: Places
     problems: list[Problem] = field(default_factory=list)
 
@@ -132,6 +135,7 @@ class _Check:
         entities = self._entities()
         self._windows()
         self._origin()
+        self._limits()
         self._version()
         if self.settings.cold_start == "empty" and self.settings.empty is None:
             self._wrong("empty", 'is required by cold_start = "empty": [], {}, "" …')
@@ -201,6 +205,13 @@ class _Check:
         elif of.version.pointer and not _POINTER.fullmatch(of.version.pointer):
             self._wrong("version.pointer", "must be a JSON pointer such as /version")
 
+    def _limits(self) -> None:
+        if self.settings.origin is not None and self.origins.get(self.settings.origin):
+            return
+        for name in ("limit", "tenant_limit"):
+            if getattr(self.settings, name) is not None:
+                self._wrong(name, "needs an origin that has a limit itself")
+
     def _version(self) -> None:
         of = self.settings.version
         match of.means:
@@ -243,6 +254,13 @@ class _Check:
         ):
             for name in sorted(set(_PLACEHOLDER.findall(text)) - known):
                 self._wrong(setting, f"{{{name}}} is not a part of the key")
+        tenant = self.settings.tenant
+        if tenant is not None and tenant not in names:
+            self._wrong("tenant", "is not a part of the key")
+        if tenant is None and self.settings.tenant_limit is not None:
+            self._wrong(
+                "tenant_limit", "needs tenant, the part of the key it counts by"
+            )
         vary = self.settings.vary
         for name in sorted(set(vary) - names):
             self._wrong(f"vary.{name}", "is not a part of the key")
@@ -306,6 +324,9 @@ def _dataset(
         compress_above=of.compress_above,
         max_body_bytes=of.max_body,
         max_waiters=of.max_waiters,
+        limit=of.limit,
+        tenant=of.tenant,
+        tenant_limit=of.tenant_limit,
         version=LoaderVersion(
             means=VersionMeans(of.version.means),
             source=of.version.source,

@@ -1,15 +1,17 @@
 """One HTTP origin: a key -> one GET -> a value with its version, or an error that says why.
 
-Holds: at most `local_limit` requests at once in this process; a load that is cancelled
-leaves no connection behind. Only configured headers are sent, so that no caller's request
-shapes what others are given. No more than `max_bytes` are taken from the wire or inflated.
-Redirects stay on the configured host, or are an error.
+Holds: at most `local_limit` requests at once in this process, or as many as it is granted of
+the fleet's limit; a load that is cancelled leaves no connection behind. Only configured
+headers are sent, so that no caller's request shapes what others are given. No more than
+`max_bytes` are taken from the wire or inflated. Redirects stay on the configured host, or
+are an error.
 Does not hold: a bound of the whole load. Each phase has its own; the refresher, which
 calls this, bounds them together.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 
@@ -21,9 +23,12 @@ from warmer.model.dataset import Dataset
 from warmer.model.entry import NOT_FOUND, Content, encode_payload
 from warmer.model.key import Key
 from warmer.model.outcome import Loaded
+from warmer.model.permit import Errand
 from warmer.model.version import Versions
+from warmer.origin.admission import Admission
 from warmer.origin.body import ENCODINGS, inflated, is_json, parsed
 from warmer.origin.limit import LoadLimit
+from warmer.origin.line import group_of
 from warmer.origin.target import Address, OriginTarget, PathTemplate
 from warmer.origin.transport import TARGET, Transport
 from warmer.origin.verdict import Verdict, verdict
@@ -35,6 +40,9 @@ OFF_LOOP_BYTES = 256 * 1024
 """Larger answers are read in a thread: parsing and compressing 256 KiB takes 1 to 2 ms."""
 _INFLATES = 16
 """How much larger than on the wire a gzip answer is taken to be, before it is known."""
+
+REQUESTED = Errand()
+"""Of a load that says nothing else."""
 
 Load = Callable[[Key, Versions], Awaitable[Loaded]]
 
@@ -51,8 +59,17 @@ class Answer:
 class Origin:
     """Loads of one origin, over one pool of connections."""
 
-    def __init__(self, target: OriginTarget, *, clock: Clock, signals: Signals) -> None:
+    def __init__(
+        self,
+        target: OriginTarget,
+        *,
+        clock: Clock,
+        signals: Signals,
+        admission: Admission | None = None,
+    ) -> None:
+        """Load from `target`, within the fleet's limit if `admission` is given."""
         self._target = target
+        self._admission = admission
         self._address = Address.of(target.base_url)
         self._paths: dict[str, PathTemplate] = {}
         self._clock = clock
@@ -71,17 +88,19 @@ class Origin:
         } | {name.lower(): value for name, value in target.headers.items()}
         self._base = httpx.URL(f"{self._address.scheme}://{self._address.host}")
         self._client = httpx.AsyncClient(
-            transport=Transport(connections=target.local_limit),
+            transport=Transport(
+                connections=max(target.local_limit, target.fleet_limit)
+            ),
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
             trust_env=False,
         )
 
-    def load_of(self, dataset: Dataset) -> Load:
+    def load_of(self, dataset: Dataset, errand: Errand = REQUESTED) -> Load:
         """Return the load of one dataset; raises ConfigError if its path cannot be one."""
         path = self._path_of(dataset)
 
         async def load(key: Key, _floors: Versions) -> Loaded:
-            return await self._load(dataset, path, key)
+            return await self._load(dataset, path, key, errand)
 
         return load
 
@@ -97,20 +116,38 @@ class Origin:
         return path
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Give back what is held of the fleet's limit, and close the connections."""
+        if self._admission is not None:
+            await self._admission.aclose()
         await self._client.aclose()
 
     # --- one load ---------------------------------------------------------------------
 
-    async def _load(self, dataset: Dataset, path: PathTemplate, key: Key) -> Loaded:
+    async def _load(
+        self, dataset: Dataset, path: PathTemplate, key: Key, errand: Errand
+    ) -> Loaded:
         target = path.target(key)
         max_bytes = min(self._target.max_bytes, dataset.max_body_bytes)
-        async with self.limit.turn(within_ms=dataset.load_timeout_ms):
+        async with self._permit(dataset, key, errand):
             began = self._clock.monotonic()
             answer = await self._ask(target, max_bytes)
             content, versions = await _read(answer, dataset, key, max_bytes)
             load_ms = int((self._clock.monotonic() - began) * 1000)
         return Loaded(content, versions, load_ms)
+
+    def _permit(
+        self, dataset: Dataset, key: Key, errand: Errand
+    ) -> AbstractAsyncContextManager[None]:
+        timeout_ms = dataset.load_timeout_ms
+        if self._admission is None:
+            return self.limit.turn(within_ms=timeout_ms)
+        wait_ms = timeout_ms if errand.wait_ms is None else errand.wait_ms
+        return self._admission.permit(
+            group_of(dataset, key),
+            errand.purpose,
+            within_ms=min(timeout_ms, wait_ms),
+            load_timeout_ms=timeout_ms,
+        )
 
     async def _ask(self, target: str, max_bytes: int) -> Answer:
         for _ in range(1 + MAX_REDIRECTS):

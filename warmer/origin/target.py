@@ -26,7 +26,8 @@ class OriginTarget:
     `headers`: sent with every load, besides Host, User-Agent, Accept and Accept-Encoding.
     `max_bytes`: of an answer, on the wire and inflated. `allow_private`: store what the
     origin marks as one caller's own (Set-Cookie, Cache-Control: private or no-store).
-    `local_limit`, `local_queue`: loads of this process at once, and in line.
+    `local_limit`, `local_queue`: loads of this process at once, and in line. `fleet_limit`:
+    of all processes, of which this one may be granted all; 0 for none.
     """
 
     name: str
@@ -39,6 +40,7 @@ class OriginTarget:
     allow_private: bool = False
     local_limit: int = 8
     local_queue: int = 256
+    fleet_limit: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,12 @@ from httpx_aiohttp import AiohttpTransport
 from typing_extensions import override
 from yarl import URL
 
-from warmer.errors import OriginInvalid, OriginTimeout, OriginUnavailable
+from warmer.errors import (
+    OriginInvalid,
+    OriginTimeout,
+    OriginTruncated,
+    OriginUnavailable,
+)
 
 TARGET = "target"
 """Request extension, as in httpx: the bytes of the request line."""
@@ -35,7 +40,7 @@ def translated() -> Iterator[None]:
     except aiohttp.ServerTimeoutError as exc:
         raise OriginTimeout("read", "silence while the answer was due") from exc
     except aiohttp.ClientPayloadError as exc:
-        raise OriginInvalid("the answer ended before it was complete") from exc
+        raise OriginTruncated("the answer ended before it was complete") from exc
     except aiohttp.ClientResponseError as exc:
         raise OriginInvalid(f"no HTTP: {exc.message[:200]}") from exc
     except (aiohttp.ClientError, OSError) as exc:

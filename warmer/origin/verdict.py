@@ -82,9 +82,11 @@ def _error(
     wait_ms = retry_in_ms(headers, now_ms)
     text = f"status {status}"
     if status == HTTPStatus.TOO_MANY_REQUESTS:
-        return OriginRefused(text, retry_in_ms=wait_ms)
+        return OriginRefused(text, retry_in_ms=wait_ms, busy=True)
     if status == HTTPStatus.SERVICE_UNAVAILABLE and wait_ms is not None:
-        return OriginRefused(text, retry_in_ms=wait_ms)
+        return OriginRefused(text, retry_in_ms=wait_ms, busy=True)
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        return OriginUnavailable(text, busy=True)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _TRANSIENT:
         return OriginUnavailable(text)
     if status >= HTTPStatus.BAD_REQUEST:

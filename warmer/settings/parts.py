@@ -81,6 +81,12 @@ def _header_value(value: SecretStr) -> SecretStr:
     return value
 
 
+def _reserve(spread: Spread) -> Spread:
+    if spread.amount:
+        raise PydanticCustomError("reserve", "allowed are 0% … 50%")
+    return spread
+
+
 def _lease_name(template: str) -> str:
     # `warmer.store.keyspace.Keyspace` asks the same; here the file can be named.
     rest = re.sub(r"\{(plain_)?key\}", "", template, count=1)
@@ -206,7 +212,20 @@ class Origin(Part):
     `Authorization = "Bearer credential:shop_token"`; secrets do not stand in the file."""
     local_limit: Annotated[int, Whole(1, 1024)] = 8
     """Loads that one process runs at once. Default 8: what a small service bears from
-    each of a handful of workers."""
+    each of a handful of workers. With `limit`, only while the control server is away."""
+    limit: Annotated[int, Whole(1, 65_536)] | None = None
+    """Loads that all processes together run at once, shared out by the control server.
+    Default: none; then only `local_limit` holds."""
+    limit_floor: Annotated[int, Whole(1, 65_536)] | None = None
+    """What the limit is never brought down below. Default: an eighth of it."""
+    adaptive: bool = True
+    """Lower the limit while loads are slow or pushed back (429, 503, timeouts), and raise it
+    again slowly. Default true, where there is a limit."""
+    reserve: Annotated[Spread, AfterValidator(_reserve)] = Spread(ratio=0.2)
+    """How much of the limit only requests may use: `20%`. Default 20%: a campaign that has
+    the rest leaves that to whoever waits."""
+    rate: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)] | None = None
+    """Loads that all processes together begin in a second. Default: any number."""
     local_queue: Annotated[int, Whole(0, 100_000)] = 256
     """Loads that may wait for their turn; more are refused. Default 256: at 8 at once and
     50 ms each the last waits under 2s."""
@@ -223,6 +242,14 @@ class Origin(Part):
     allow_private: bool = False
     """Store answers that the origin marks as one caller's own (Set-Cookie, Cache-Control:
     private or no-store). Default false: everybody would be given them."""
+
+    @model_validator(mode="after")
+    def _of_a_limit(self) -> Self:
+        if self.limit is None and (self.limit_floor or self.rate):
+            raise PydanticCustomError("limit", "limit_floor and rate need a limit")
+        if self.limit_floor and self.limit and self.limit_floor > self.limit:
+            raise PydanticCustomError("limit", "limit_floor allowed are 1 … limit")
+        return self
 
 
 class LoaderVersion(Part):
@@ -311,6 +338,14 @@ class Dataset(Part):
     max_waiters: Annotated[int, Whole(1, 100_000)] = 1000
     """Callers of one process that may wait for one key; more get the cold-start answer.
     Default 1000."""
+    limit: Annotated[int, Whole(1, 65_536)] | None = None
+    """Loads of this dataset that all processes together run at once. Default: the origin's
+    limit alone."""
+    tenant: str | None = None
+    """The part of the key that says whose load it is. Tenants take turns, however much one
+    of them asks. Default: none."""
+    tenant_limit: Annotated[int, Whole(1, 65_536)] | None = None
+    """Loads of one tenant that all processes together run at once. Default: no limit."""
     version: LoaderVersion = LoaderVersion()
     """What version a load reports."""
 

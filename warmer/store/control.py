@@ -1,4 +1,4 @@
-"""The control server: event log, due set, dead letters.
+"""The control server: event log, due set, dead letters, permits.
 
 It holds what must not be lost: never an evicting server, and with its writes on disk.
 """
@@ -10,13 +10,17 @@ from redis.asyncio import Redis
 
 from warmer.model.due import Lane
 from warmer.model.job import QueuedJob
+from warmer.model.permit import OriginLimits
 from warmer.store.control_link import ControlLink
 from warmer.store.due_set import DueSet
 from warmer.store.event_stream import EventStream
 from warmer.store.keyspace import DEAD_LETTERS
+from warmer.store.permits import Permits
 
 MAX_DEAD_LETTERS = 10_000
 """Above it the oldest go; the server keeps up to one node (about 100) more."""
+PERMIT_TIMEOUT_MS = 500
+"""Of one report: three more fit into the term of a share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,13 @@ class ControlServer:
         self._link = ControlLink(redis, timeout_ms=timeout_ms)
         self.events = EventStream(self._link)
         self.due = DueSet(self._link, drain_job=drain_job)
+        self._permit_link = ControlLink(
+            redis, timeout_ms=min(timeout_ms, PERMIT_TIMEOUT_MS)
+        )
+
+    def permits(self, origin: str, limits: OriginLimits, *, ttl_ms: int) -> Permits:
+        """Return the permits of one origin."""
+        return Permits(self._permit_link, origin=origin, limits=limits, ttl_ms=ttl_ms)
 
     async def ping(self) -> None:
         """Return if the server answers."""

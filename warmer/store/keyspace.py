@@ -89,3 +89,8 @@ def doing(lane: str) -> str:
 def wake(lane: str) -> str:
     """Return the flag that says a drain job of `lane` is queued and has not begun."""
     return f"warmer:wake:{lane}"
+
+
+def permits(origin: str) -> str:
+    """Return the hash of an origin's permits: a field per process, and `origin`."""
+    return f"warmer:permits:{origin}"

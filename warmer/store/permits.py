@@ -1,0 +1,86 @@
+"""Permits of the fleet: one script per origin, asked by every process that loads from it.
+
+Holds: what one process is granted is granted to no other until it has given it back, or has
+been silent for `ttl_ms`. A late or lost reply changes nothing of that.
+Does not hold: a limit over processes that cannot reach this server; see `Admission`.
+"""
+
+import orjson
+
+from warmer.model.permit import Counts, Grant, OriginLimits, Phase, Report
+from warmer.store.control_link import ControlLink
+from warmer.store.keyspace import permits
+from warmer.store.script import Script
+
+_SHARE = Script("permit_share")
+
+_PER_POOL = 5
+
+
+class Permits:
+    """The permits of one origin."""
+
+    def __init__(
+        self, link: ControlLink, *, origin: str, limits: OriginLimits, ttl_ms: int
+    ) -> None:
+        self._link = link
+        self._name = permits(origin)
+        self._limits = limits
+        self._ttl_ms = ttl_ms
+
+    async def share(self, report: Report, *, now_ms: int | None = None) -> Grant:
+        """Say what a process wants; return what it may use. `now_ms` is for tests."""
+        limits, seen = self._limits, report.seen
+        call = _SHARE.call(
+            permits=self._name,
+            process=report.process,
+            number=report.number,
+            pools=orjson.dumps(
+                {
+                    name: [
+                        *self._pool(name),
+                        *demand.wants,
+                        *demand.used,
+                        *demand.granted,
+                    ]
+                    for name, demand in report.pools.items()
+                }
+            ),
+            seen=orjson.dumps(
+                [
+                    seen.ok,
+                    seen.failed,
+                    seen.pushed_back,
+                    seen.load_ms,
+                    seen.retry_after_ms,
+                    seen.era,
+                ]
+            ),
+            starts=report.starts,
+            limits=orjson.dumps(
+                [
+                    limits.limit,
+                    limits.floor,
+                    limits.reserve_ratio,
+                    int(limits.adaptive),
+                    limits.rate,
+                ]
+            ),
+            ttl_ms=self._ttl_ms,
+            now_ms="" if now_ms is None else now_ms,
+        )
+        _word, starts, limit, phase, retry_in_ms, era, *flat = await self._link.run(
+            call
+        )
+        shares = {
+            flat[at].decode(): Counts(*flat[at + 1 : at + _PER_POOL])
+            for at in range(0, len(flat), _PER_POOL)
+        }
+        return Grant(shares, starts, limit, Phase(phase.decode()), retry_in_ms, era)
+
+    def _pool(self, name: str) -> tuple[int, int]:
+        if name:
+            pool = self._limits.pool_of(name)
+            return pool.limit, pool.reserve
+        # Not looked at: the script knows what the whole origin bears just now.
+        return self._limits.limit, 0
