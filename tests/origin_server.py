@@ -6,7 +6,8 @@
         assert origin.loads("/products/42") == 1
 
 What it saw: `requests` (targets and headers as they came over the wire), `loads(target)`,
-`running` and `max_running` (noted at each start, so no peak is missed), `connections`.
+`running` and `max_running` (noted at each start, so no peak is missed), the same for those
+whose X-From header says so, `connections`.
 What it does: see `Reply`. What waits for what: `origin.hold()` keeps every answer back
 until `origin.let_go()`; `await origin.sees(running=3)` returns once three run at once.
 A target that was not told of is answered with 404.
@@ -16,7 +17,7 @@ import asyncio
 import gzip
 import json
 import zlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -60,12 +61,14 @@ class Reply:
     raw: bytes | None = None
 
 
-def json_answer(value: object, *, version: int | str | None = None) -> Reply:
+def json_answer(
+    value: object, *, version: int | str | None = None, delay_s: float = 0
+) -> Reply:
     """200 with `value` as JSON, and X-Version."""
     headers = {"Content-Type": "application/json"}
     if version is not None:
         headers["X-Version"] = str(version)
-    return Reply(body=json.dumps(value).encode(), headers=headers)
+    return Reply(body=json.dumps(value).encode(), headers=headers, delay_s=delay_s)
 
 
 def redirect(location: str, status: int = 302) -> Reply:
@@ -95,6 +98,8 @@ class OriginServer:
         self.requests: list[Seen] = []
         self.running = 0
         self.max_running = 0
+        self.running_from: Counter[str] = Counter()
+        self.max_running_from: Counter[str] = Counter()
         self.connections = 0
         self.open_connections = 0
         self.drop_reused = 0
@@ -189,8 +194,8 @@ class OriginServer:
             used = True
             seen = _seen(head, number)
             self.requests.append(seen)
-            self.running += 1
-            self.max_running = max(self.max_running, self.running)
+            sender = seen.headers.get("x-from", "")
+            self._started(sender)
             # A client that goes away ends its request: nothing runs for nobody.
             next_byte = asyncio.create_task(reader.read(1))
             answering = asyncio.create_task(self._answer(seen, writer))
@@ -200,6 +205,7 @@ class OriginServer:
                 )
             finally:
                 self.running -= 1
+                self.running_from[sender] -= 1
                 next_byte.cancel()
                 answering.cancel()
                 results = await asyncio.gather(
@@ -208,6 +214,13 @@ class OriginServer:
             if results[1] is not True:
                 return
             early = results[0] if isinstance(results[0], bytes) else b""
+
+    def _started(self, sender: str) -> None:
+        self.running += 1
+        self.max_running = max(self.max_running, self.running)
+        self.running_from[sender] += 1
+        most = self.max_running_from
+        most[sender] = max(most[sender], self.running_from[sender])
 
     async def _answer(self, seen: Seen, writer: asyncio.StreamWriter) -> bool:
         """Answer one request; True if the connection goes on."""
