@@ -40,6 +40,7 @@ class Orders:
     tasks: int = 64
     purpose: str = "request"
     for_s: float = 60.0
+    settles_s: float = 0.0
     pause_s: float = 0.0
     adaptive: bool = False
     reserve_ratio: float = 0.2
@@ -59,6 +60,7 @@ class Done:
 
 
 async def work(orders: Orders, origin: Origin, done: Done, stop: asyncio.Event) -> None:
+    settled = CLOCK.monotonic() + orders.settles_s
     load = origin.load_of(PLAIN, Errand(Purpose(orders.purpose)))
     keys = (PLAIN.key({"id": id_ % 1_000}) for id_ in itertools.count())
 
@@ -77,6 +79,8 @@ async def work(orders: Orders, origin: Origin, done: Done, stop: asyncio.Event) 
                 await CLOCK.sleep(0.02)
             else:
                 done.loads += 1
+                if began < settled:
+                    continue
                 took_ms = int((CLOCK.monotonic() - began) * 1000)
                 done.waits_ms.append(took_ms - loaded.load_ms)
             if orders.pause_s:
