@@ -134,6 +134,15 @@ def test_half_of_the_loads_failing_opens_and_good_probes_close() -> None:
     assert (breaker.phase, breaker.opened) == (Phase.CLOSED, 0)
 
 
+def test_an_origin_that_was_well_is_known_to_be_down_by_ten_failures_in_a_row() -> None:
+    """R-ADM-4 R-FT-2: long before its failures are half of what is remembered."""
+    breaker = told(Breaker(), Seen(ok=1_000), 0)
+    breaker = told(told(breaker, Seen(failed=9), 0), Seen(ok=1, failed=9), 0)
+    assert breaker.phase is Phase.CLOSED
+
+    assert told(breaker, Seen(failed=10), 0).phase is Phase.OPEN
+
+
 def test_loads_that_began_before_it_opened_say_nothing() -> None:
     """R-ADM-4: those that hung meanwhile do not open it again."""
     breaker = looked_at(told(Breaker(), Seen(failed=10), 0), 1_000)

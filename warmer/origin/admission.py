@@ -11,7 +11,8 @@ once, with a reason and an instant. The line is bounded.
 Away: what was granted is used to its end; after a whole term without an answer, when
 everybody's has ended, this process goes by its own configured share, says so, and asks on.
 Does not hold: the fleet's limit over a process that alone cannot reach the server; it may
-use its local share besides. Loads that run on when their process's share has ended.
+use its local share besides. Loads that run on when their process's share has ended, and work
+that an origin goes on with although its load was given up, but for the first moment of it.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from warmer.clock import Clock
-from warmer.errors import NoPermit, StoreError
+from warmer.errors import NoPermit, OriginTimeout, StoreError
 from warmer.model.permit import (
     RANK,
     Grant,
@@ -34,7 +35,7 @@ from warmer.model.permit import (
     Report,
     Seen,
 )
-from warmer.origin.health import NOTHING, seen_of, together
+from warmer.origin.health import seen_of, together
 from warmer.origin.holding import Holding
 from warmer.origin.line import Group, Line, Waiting
 from warmer.origin.local_share import LocalShare
@@ -50,6 +51,8 @@ SAFE = 0.9
 """Of that, how long the process itself goes by it: its clock runs at another speed."""
 PATIENCE_MS = 250
 """How long a load nobody waits for may stand in line: it holds its key's lease meanwhile."""
+NOTICES_S = 0.25
+"""How long a load that was given up counts on: an origin sees a connection end that late."""
 PROBED_AGAIN_MS = 250
 """When to come back while others probe the origin."""
 _WEIGHT = 0.1
@@ -132,14 +135,23 @@ class Admission:
             load_ms = int((self._clock.monotonic() - began) * 1000)
             timed_out = load_ms * 10 >= load_timeout_ms * 9
             seen = seen_of(ended_by, load_ms=load_ms, timed_out=timed_out)
-            self._ended(group, rank, replace(seen, era=era))
+            self._learn(replace(seen, era=era))
+            if isinstance(ended_by, asyncio.CancelledError | OriginTimeout):
+                # Given up here; the origin has yet to notice, and works on it meanwhile.
+                loop = asyncio.get_running_loop()
+                loop.call_later(NOTICES_S, self._ended, group, rank)
+            else:
+                self._ended(group, rank)
 
     async def aclose(self) -> None:
         """Refuse who waits, and give back what is held."""
         self._refuse_all("lapsed", 0)
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.wait((self._keeping,))
+        if self._keeping is None:
+            return
+        self._keeping.cancel()
+        await asyncio.wait((self._keeping,))
+        # What still runs keeps its permits until their term ends.
+        if not self.running:
             self._number += 1
             with contextlib.suppress(StoreError):
                 await self._fleet.share(Report(self._process, self._number, {}))
@@ -181,7 +193,7 @@ class Admission:
         """Leave the line; or give back the permit that came at this very moment."""
         turn = load.turn
         if turn.done() and not turn.cancelled() and turn.exception() is None:
-            self._ended(load.group, load.rank, NOTHING)
+            self._ended(load.group, load.rank)
         else:
             self._drop(load)
 
@@ -197,9 +209,8 @@ class Admission:
         else:
             self._starts -= 1
 
-    def _ended(self, group: Group, rank: int, seen: Seen) -> None:
+    def _ended(self, group: Group, rank: int) -> None:
         self._holding.ended(group, rank)
-        self._learn(seen)
         if not self._drained_to_share and not self._holding.over():
             # Others wait for what was taken back from this process.
             self._drained_to_share = True

@@ -16,7 +16,7 @@ LEAST = 10
 WINDOW_MS = 1_000
 FADES = 0.75
 """Of a window's counts, what the next still knows: a load is forgotten in about 4 s."""
-OPEN_BASE_MS, OPEN_CAP_MS = 1_000, 30_000
+OPEN_BASE_MS, OPEN_CAP_MS = 1_000, 10_000
 RETRY_AFTER_CAP_MS = 120_000
 """Bound of what an origin may ask for: a mistaken date must not silence it for days."""
 PROBES = 2
@@ -27,7 +27,11 @@ PROVEN = 3
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """What is known. `era` grows with each change; `opened`: times in a row."""
+    """What is known. `era` grows with each change; `opened`: times in a row.
+
+    `in_a_row`: failures since anything went well. An origin that was well until now is known
+    to be down by them, long before its failures are half of what is remembered.
+    """
 
     phase: Phase = Phase.CLOSED
     until_ms: int = 0
@@ -35,6 +39,7 @@ class Breaker:
     era: int = 0
     ok: float = 0.0
     failed: float = 0.0
+    in_a_row: int = 0
     window_at_ms: int = 0
 
 
@@ -59,14 +64,16 @@ def told(breaker: Breaker, seen: Seen, now_ms: int) -> Breaker:
     if seen.era != breaker.era:
         return breaker
     breaker = replace(
-        breaker, ok=breaker.ok + seen.ok, failed=breaker.failed + seen.failed
+        breaker,
+        ok=breaker.ok + seen.ok,
+        failed=breaker.failed + seen.failed,
+        in_a_row=0 if seen.ok else breaker.in_a_row + seen.failed,
     )
     if seen.retry_after_ms > 0:
         rest_ms = min(seen.retry_after_ms, RETRY_AFTER_CAP_MS)
         return _changed(breaker, Phase.OPEN, until_ms=now_ms + rest_ms)
-    total = breaker.ok + breaker.failed
     match breaker.phase:
-        case Phase.CLOSED if total >= LEAST and breaker.failed >= total / 2:
+        case Phase.CLOSED if _down(breaker):
             return _opened(breaker, now_ms)
         case Phase.PROBING if breaker.failed >= 1:
             return _opened(breaker, now_ms)
@@ -76,6 +83,12 @@ def told(breaker: Breaker, seen: Seen, now_ms: int) -> Breaker:
             return breaker
 
 
+def _down(breaker: Breaker) -> bool:
+    total = breaker.ok + breaker.failed
+    half = total >= LEAST and breaker.failed >= total / 2
+    return half or breaker.in_a_row >= LEAST
+
+
 def _opened(breaker: Breaker, now_ms: int) -> Breaker:
     rest_ms = min(OPEN_CAP_MS, OPEN_BASE_MS << min(breaker.opened, 20))
     opened = _changed(breaker, Phase.OPEN, until_ms=now_ms + rest_ms)
@@ -83,6 +96,10 @@ def _opened(breaker: Breaker, now_ms: int) -> Breaker:
 
 
 def _changed(breaker: Breaker, phase: Phase, *, until_ms: int = 0) -> Breaker:
-    return replace(
-        breaker, phase=phase, until_ms=until_ms, era=breaker.era + 1, ok=0.0, failed=0.0
+    return Breaker(
+        phase=phase,
+        until_ms=until_ms,
+        opened=breaker.opened,
+        era=breaker.era + 1,
+        window_at_ms=breaker.window_at_ms,
     )

@@ -18,7 +18,7 @@ local process, number, pools, seen, starts, limits, ttl_ms, now_ms = unpack(ARGV
 --     name, request, now, warm, ahead, ... }
 
 local LEAST, FADES, BREAKER_MS = 10, 0.75, 1000
-local OPEN_BASE_MS, OPEN_CAP_MS, RETRY_AFTER_CAP_MS = 1000, 30000, 120000
+local OPEN_BASE_MS, OPEN_CAP_MS, RETRY_AFTER_CAP_MS = 1000, 10000, 120000
 local PROBES, PROVEN = 2, 3
 local BEARING_MS, MEAN_OF, SLOW, SLOW_MS, DOWN, MOST_DOWN, GROWTH, USUAL_GROWTH =
     500, 5, 2.0, 25, 0.7, 0.5, 0.1, 1.02
@@ -45,7 +45,7 @@ local function known(text)
     local numbers = {
         born = 0, limit = 0, usual_ms = 0, since_ms = 0, window_ok = 0, window_failed = 0,
         pushed_back = 0, load_ms = 0, until_ms = 0, opened = 0, era = 0, ok = 0, failed = 0,
-        window_at_ms = 0, tokens = 0, tokens_at = 0,
+        window_at_ms = 0, in_a_row = 0, tokens = 0, tokens_at = 0,
     }
     for name, default in pairs(numbers) do
         if type(found[name]) ~= "number" then found[name] = default end
@@ -96,7 +96,7 @@ if origin.limit <= 0 then origin.limit = ceiling end
 
 local function changed(phase, until_ms)
     origin.phase, origin.until_ms = phase, until_ms
-    origin.era, origin.ok, origin.failed = origin.era + 1, 0, 0
+    origin.era, origin.ok, origin.failed, origin.in_a_row = origin.era + 1, 0, 0, 0
     if phase == "open" then
         -- Calls ramp when it works again; they do not jump.
         origin.limit, origin.since_ms = floor, now
@@ -154,10 +154,12 @@ local function tell()
     if era ~= origin.era then return end
     bear()
     origin.ok, origin.failed = origin.ok + ok, origin.failed + failed
+    origin.in_a_row = ok > 0 and 0 or origin.in_a_row + failed
     local total = origin.ok + origin.failed
+    local half = total >= LEAST and origin.failed >= total / 2
     if retry_after_ms > 0 then
         changed("open", now + math.min(retry_after_ms, RETRY_AFTER_CAP_MS))
-    elseif origin.phase == "closed" and total >= LEAST and origin.failed >= total / 2 then
+    elseif origin.phase == "closed" and (half or origin.in_a_row >= LEAST) then
         opened()
     elseif origin.phase == "probing" and origin.failed >= 1 then
         opened()
