@@ -14,7 +14,7 @@ from tests.clients import CLOCK, CountedOrigin, RequestPath, Time, request_path
 from tests.datasets import product
 from tests.servers import ServerProcess
 from warmer import NOT_FOUND, BadKey, NothingToServe, OriginError, State, Value
-from warmer.errors import OriginUnavailable, WrongLoop
+from warmer.errors import NoPermit, OriginUnavailable, WrongLoop
 from warmer.model.dataset import Dataset
 from warmer.model.entry import HEADER_BYTES
 from warmer.model.event import PurgeMode
@@ -151,6 +151,21 @@ async def test_whatever_way_the_origin_fails_stale_is_served_if_the_dataset_perm
     assert (answer.state, answer.value) == (State.STALE_ON_ERROR, {"price": 1})
     assert again.state is State.STALE_ON_ERROR
     assert origin.loads == 2
+
+
+async def test_without_a_permit_stale_is_served_or_the_caller_is_told_when_to_return(
+    path: RequestPath, origin: CountedOrigin, time: Time
+) -> None:
+    """R-ADM-3 R-POL-3 R-POL-5."""
+    await path.get(id=42, load=origin)
+    time.ms += FRESH_MS + STALE_MS
+    origin.error = NoPermit("no_capacity", "no permit", retry_in_ms=400)
+    answer = await path.get(id=42, load=origin)
+    with pytest.raises(NothingToServe) as refused:
+        await path.get(id=43, load=origin)
+
+    assert (answer.state, answer.value) == (State.STALE_ON_ERROR, {"price": 1})
+    assert (refused.value.reason, refused.value.retry_in_ms) == ("no_permit", 400)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from tests.stores import Visit, WatchedStore, store_on, tasks_left
 from warmer.clock import SystemClock
 from warmer.errors import (
     BadValue,
+    NoPermit,
     OriginError,
     OriginInvalid,
     OriginRefused,
@@ -403,6 +404,19 @@ async def test_the_fleet_waits_as_long_as_the_origin_asked(
     assert least_ms < failed.retry_in_ms <= least_ms + RETRY_BASE_MS
     assert isinstance(next_one, Cooling)
     assert least_ms - 1_000 < next_one.retry_in_ms <= failed.retry_in_ms
+
+
+async def test_a_load_that_got_no_permit_has_not_failed(fleet: Fleet) -> None:
+    """R-ADM-3 R-ADM-4: whoever has a permit may load at once, and nobody backs off for it."""
+    refused = NoPermit("no_capacity", "no permit", retry_in_ms=400)
+    outcome = await fleet.refresher(Origin(refused).load).run(REQUEST)
+    family = await fleet.store.inspect(KEY)
+    elsewhere = await fleet.refresher(Origin(row(41)).load).run(REQUEST)
+
+    assert outcome == LoadFailed(refused, 400)
+    assert family.guard.get("failures", "0") == "0"
+    assert isinstance(elsewhere, Published)
+    await fleet.assert_nothing_left()
 
 
 async def test_failures_in_a_row_are_waited_out_longer_and_longer(

@@ -14,6 +14,7 @@ from tests.processes import Children
 from tests.servers import ServerProcess, Servers
 from warmer.clock import SystemClock
 from warmer.errors import ConfigError
+from warmer.model.permit import OriginLimits, Pool
 from warmer.settings import Settings, load_settings, read_settings
 from warmer.store.connections import Endpoint
 from warmer.wiring import (
@@ -21,6 +22,7 @@ from warmer.wiring import (
     configured,
     control_of,
     endpoint_of,
+    limits_of,
     open_client,
     open_control,
     open_worker_parts,
@@ -73,6 +75,31 @@ async def test_connect_gives_a_client_that_loads_and_reads(
 
     assert (first.value, first.state) == ({"price": 1990}, warmer.State.LOADED)
     assert (second.value, second.state) == ({"price": 1990}, warmer.State.FRESH)
+
+
+async def test_an_origin_with_a_limit_is_loaded_by_permits_of_the_control_server(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    """R-ADM-1: the whole's, the dataset's and the tenant's; and they are given back."""
+    product = PRODUCT.replace(
+        'fresh_for = "60s"',
+        'fresh_for = "60s"\nlimit = 4\ntenant = "id"\ntenant_limit = 2',
+    )
+    async with OriginServer() as origin:
+        origin.on("/products/42", json_answer({"price": 1990}, version=17))
+        limited = shop(origin) + "\nlimit = 10\n"
+        file = write(tmp_path, cache(server), limited, product)
+
+        async with warmer.connect(file) as client:
+            first = await client.get("product", id=42, deadline=timedelta(seconds=20))
+        limits = limits_of(configured(file), "shop")
+
+    assert first.state is warmer.State.LOADED
+    assert server.command("HKEYS", "warmer:permits:shop") == [b"origin"]
+    assert limits == OriginLimits(
+        limit=10,
+        pools={"dataset:product": Pool(4, 1), "tenant:product": Pool(2, 1)},
+    )
 
 
 async def test_a_dataset_without_an_origin_is_loaded_by_its_caller(

@@ -104,6 +104,11 @@ DATASET_MISTAKES = [
     Mistake('path = "/x"', "path", "has no origin"),
     Mistake('origin = "shop"\npath = "x"', "path", "begin with /"),
     Mistake('origin = "shop"\npath = "/{sku}"', "path", "{sku} is not a part"),
+    Mistake('tenant = "shop"', "tenant", "is not a part of the key"),
+    Mistake("limit = 5", "limit", "an origin that has a limit"),
+    Mistake(
+        'tenant = "id"\ntenant_limit = 5', "tenant_limit", "an origin that has a limit"
+    ),
     Mistake('fresh_fro = "60s"', "fresh_fro", "did you mean fresh_for?"),
     Mistake('version.source = "shop-db"', "version.means", "is required"),
     Mistake('version = { means = "row" }', "version.means", "'none', 'entity'"),
@@ -179,6 +184,11 @@ OTHER_MISTAKES = [
         "no query",
     ),
     (CACHE + SHOP + "local_limit = 0\n", "origins.shop.local_limit", "1 … 1024"),
+    (CACHE + SHOP + "limit = 0\n", "origins.shop.limit", "1 … 65536"),
+    (CACHE + SHOP + 'limit = 9\nreserve = "5s"\n', "origins.shop.reserve", "0% … 50%"),
+    (CACHE + SHOP + "limit_floor = 2\n", "origins.shop", "need a limit"),
+    (CACHE + SHOP + "rate = 10\n", "origins.shop", "need a limit"),
+    (CACHE + SHOP + "limit = 2\nlimit_floor = 3\n", "origins.shop", "1 … limit"),
     (CACHE + SHOP + 'headers = { "a b" = "c" }\n', "origins.shop.headers.a b", "name"),
     (
         CACHE + SHOP + 'headers = { x = "a\\nb" }\n',

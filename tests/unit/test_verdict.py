@@ -14,7 +14,7 @@ from jobs.verdict import (
     suspected,
     unexpected,
 )
-from warmer.errors import OriginUnavailable, StoreTimeout
+from warmer.errors import NoPermit, OriginUnavailable, StoreTimeout
 from warmer.model.entry import NOT_FOUND, Entry
 from warmer.model.outcome import (
     Cooling,
@@ -44,6 +44,17 @@ def judged(outcome: RefreshOutcome, attempts: int = 0, seed: int = 1) -> object:
 def test_what_reached_the_wanted_versions_is_finished(outcome: RefreshOutcome) -> None:
     """R-LSE-5: found fresh is as good as loaded."""
     assert judged(outcome) == Finished()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_key_that_got_no_permit_comes_back_and_has_not_failed(seed: int) -> None:
+    """R-ADM-3: however often; and those that were refused together come back apart."""
+    refused = LoadFailed(NoPermit("no_capacity", "no permit", retry_in_ms=400), 400)
+    verdict = judged(refused, attempts=99, seed=seed)
+
+    assert isinstance(verdict, Again)
+    assert 400 < verdict.delay_ms <= 800
+    assert not verdict.failed
 
 
 @pytest.mark.parametrize("seed", range(20))
