@@ -242,3 +242,28 @@ def test_every_format_can_be_declared_and_read() -> None:
     assert tuple(declarable) == FORMATS
     for name in FORMATS:
         assert reader(name)([], Source("shop-db", name)) == []
+
+
+PRODUCT = """
+[datasets.product]
+key = "product:v{schema}:{id}"
+entities = ["shop-db/product:{id}"]
+fresh_for = "60s"
+[datasets.product.version]
+means = "entity"
+source = "shop-db"
+entity = "product:{id}"
+header = "X-Version"
+"""
+
+
+def test_a_loads_version_is_not_compared_with_positions_of_a_log(
+    tmp_path: Path,
+) -> None:
+    """STALE-SET-1: a row's version 5 and a log's position 22485032 are two meanings."""
+    shop = '[sources.shop-db]\nformat = "debezium"\n'
+    with pytest.raises(ConfigError, match="sources.shop-db.version_fields"):
+        configure(tmp_path, shop + PRODUCT)
+    configure(tmp_path, shop + 'version_fields = ["version"]\n' + PRODUCT)
+    configure(tmp_path, shop + 'order = "none"\n' + PRODUCT)
+    configure(tmp_path, shop.replace("debezium", "plain") + PRODUCT)

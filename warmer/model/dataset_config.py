@@ -72,12 +72,13 @@ def configuration_of(reading: Reading) -> Configuration:
     """Return the configuration that was read; raises ConfigError with every problem."""
     # An origin that has mistakes of its own is there all the same.
     origins = reading.tree.get("origins")
+    sources, more = build_sources(reading.sources, reading.places)
     datasets, problems = _build(
         reading.datasets,
         frozenset(origins) if isinstance(origins, dict) else frozenset(),
+        sources,
         reading.places,
     )
-    sources, more = build_sources(reading.sources, reading.places)
     problems = reading.problems + problems + more
     if problems or reading.settings is None:
         raise ConfigError(*problems)
@@ -95,7 +96,10 @@ def sources_of(settings: Settings) -> Sources:
 def datasets_of(settings: Settings) -> Datasets:
     """Return the datasets that `settings` declare; raises ConfigError with every problem."""
     datasets, problems = _build(
-        settings.datasets, frozenset(settings.origins), settings.places
+        settings.datasets,
+        frozenset(settings.origins),
+        build_sources(settings.sources, settings.places)[0],
+        settings.places,
     )
     if problems:
         raise ConfigError(*problems)
@@ -103,12 +107,15 @@ def datasets_of(settings: Settings) -> Datasets:
 
 
 def _build(
-    declared: Mapping[str, DatasetSettings], origins: frozenset[str], places: Places
+    declared: Mapping[str, DatasetSettings],
+    origins: frozenset[str],
+    sources: Sources,
+    places: Places,
 ) -> tuple[dict[str, Dataset], list[Problem]]:
     datasets: dict[str, Dataset] = {}
     problems: list[Problem] = []
     for name, settings in declared.items():
-        check = _Check(name, settings, origins, places)
+        check = _Check(name, settings, origins, sources, places)
         dataset = check.dataset()
         problems += check.problems
         if dataset is not None:
@@ -123,6 +130,7 @@ class _Check:
     name: str
     settings: DatasetSettings
     origins: frozenset[str]
+    sources: Sources
     places: Places
     problems: list[Problem] = field(default_factory=list)
 
@@ -230,6 +238,14 @@ class _Check:
             and f"{version.source}/{version.entity}" not in entities
         ):
             self._wrong("version.entity", "is none of this dataset's entities")
+        declared = self.sources.get(version.source)
+        if declared is not None and declared.tells_log_positions:
+            self._wrong(
+                "version.source",
+                f"what a load reports does not compare with positions of a log; name "
+                f"the column of that version in sources.{declared.name}.version_fields, "
+                'or let it report none (means = "none")',
+            )
 
     def _parts(
         self, template: KeyTemplate, entities: tuple[EntityPattern, ...]

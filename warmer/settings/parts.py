@@ -412,8 +412,9 @@ class Source(Signed):
     tables: dict[str, SourceTable] = Field(default_factory=dict)
     """Tables with rules of their own, by name: `product`, `public.product`, `shop.product`."""
     version_fields: tuple[str, ...] = ()
-    """Fields that make the version, most significant first, where the format leaves it
-    open: `["version"]`, `["__source_file", "__source_pos", "__source_row"]`."""
+    """Columns (or fields, in formats without rows) that make the version, most significant
+    first, in place of the log's position: `["version"]`. Best where the origin reports the
+    same number with each load: a load that holds the change is then known at once."""
     key_header: str = ""
     """Header that brings the record's key, for sinks that send none in the body."""
     cloudevents_source: str = ""
