@@ -262,7 +262,7 @@ def test_a_loads_version_is_not_compared_with_positions_of_a_log(
 ) -> None:
     """STALE-SET-1: a row's version 5 and a log's position 22485032 are two meanings."""
     shop = '[sources.shop-db]\nformat = "debezium"\n'
-    with pytest.raises(ConfigError, match="sources.shop-db.version_fields"):
+    with pytest.raises(ConfigError, match=r"sources\.shop-db\.version_fields"):
         configure(tmp_path, shop + PRODUCT)
     configure(tmp_path, shop + 'version_fields = ["version"]\n' + PRODUCT)
     configure(tmp_path, shop + 'order = "none"\n' + PRODUCT)
