@@ -179,7 +179,11 @@ OTHER_MISTAKES = [
         "no query",
     ),
     (CACHE + SHOP + "local_limit = 0\n", "origins.shop.local_limit", "1 … 1024"),
-    (CACHE + SHOP + 'headers = { "a b" = "c" }\n', "origins.shop.headers.a b", "name"),
+    (
+        CACHE + SHOP + 'headers = { "a b" = "c" }\n',
+        'origins.shop.headers."a b"',
+        "name",
+    ),
     (
         CACHE + SHOP + 'headers = { x = "a\\nb" }\n',
         "origins.shop.headers.x",

@@ -186,7 +186,7 @@ MISTAKES = [
     Mistake('format = "plain"\nentities = ["p:{a b}"]', "entities", "column"),
     Mistake(
         'format = "plain"\n[sources.shop-db.tables."a.b"]\nentities = ["p:{"]',
-        "tables.a.b.entities",
+        'tables."a.b".entities',
         "lone brace",
     ),
     Mistake(
@@ -267,3 +267,25 @@ def test_a_loads_version_is_not_compared_with_positions_of_a_log(
     configure(tmp_path, shop + 'version_fields = ["version"]\n' + PRODUCT)
     configure(tmp_path, shop + 'order = "none"\n' + PRODUCT)
     configure(tmp_path, shop.replace("debezium", "plain") + PRODUCT)
+
+
+def test_a_streams_server_is_set_by_the_environment(tmp_path: Path) -> None:
+    """As every other server's: no password stands in the file."""
+    source = """
+    [sources.shop-db]
+    format = "debezium"
+    [sources.shop-db.stream]
+    names = ["shop.public.product"]
+    """
+    environment = {"WARMER_SOURCES__SHOP_DB__STREAM__URL": "redis://:pw@127.0.0.1/0"}
+    stream = configure(tmp_path, source, environment).settings.sources["shop-db"].stream
+    assert stream is not None
+    assert stream.url is not None
+    assert stream.url.get_secret_value() == "redis://:pw@127.0.0.1/0"
+    with pytest.raises(ConfigError, match="nobody reads this name"):
+        configure(tmp_path, source, {"WARMER_SOURCES__SHOP_DB__STREAM__ULR": "x"})
+
+
+def test_a_secret_may_have_a_name_like_a_setting(tmp_path: Path) -> None:
+    lines = 'format = "plain"\nsignature = "bearer"\nsecrets = ["env:WARMER_SHOP"]'
+    assert declared(tmp_path, lines, {"WARMER_SHOP": "token"}).auth is not None

@@ -32,7 +32,7 @@ from warmer.model.version import check_source
 from warmer.settings import Dataset as DatasetSettings
 from warmer.settings import LoaderVersion as LoaderVersionSettings
 from warmer.settings import Reading, Settings, milliseconds, read_settings
-from warmer.settings.parts import Places, nearest
+from warmer.settings.parts import Places, dotted, nearest
 
 MAX_KEYS_PER_ENTITY = 10_000
 """Keys that one changed entity may reach in one dataset: varied values times schemas."""
@@ -151,9 +151,7 @@ class _Check:
 
     def _wrong(self, setting: str, message: str) -> None:
         path = ("datasets", self.name, *setting.split("."))
-        self.problems.append(
-            Problem(nearest(self.places, path), ".".join(path), message)
-        )
+        self.problems.append(Problem(nearest(self.places, path), dotted(path), message))
 
     def _try(self, setting: str, make: Callable[[], _T]) -> _T | None:
         try:

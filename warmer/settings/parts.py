@@ -4,6 +4,7 @@ Values only. What has to agree between fields (a part that no entity binds, an o
 that is not there) is asked in `warmer.model.dataset_config`, which knows templates.
 """
 
+import json
 import re
 from datetime import timedelta
 from typing import Annotated, Literal, Self
@@ -536,6 +537,14 @@ class Settings(Part):
     def places(self) -> Places:
         """Where each value was read; what is not there is a default."""
         return self._places
+
+
+def dotted(path: tuple[str, ...]) -> str:
+    """Return a path as TOML writes it: `sources.shop-db.tables."public.product"`."""
+    return ".".join(
+        name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+        for name in path
+    )
 
 
 def nearest(places: Places, path: tuple[str, ...]) -> str:
