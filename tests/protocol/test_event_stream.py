@@ -50,7 +50,7 @@ async def test_events_are_read_in_order_and_once_by_one_consumer(
     second = await events.read("b", count=100, block_ms=1)
 
     assert (ids(first), bodies(first)) == (appended, [b"1", b"2", b"3"])
-    assert second == ()
+    assert second == []
 
 
 async def test_a_reader_is_woken_by_the_next_event(events: EventStream) -> None:

@@ -1,4 +1,4 @@
-"""The one client of the control server that event log, due set and dead letters share.
+"""The one client of a server that what is read and written there shares.
 
 Holds: no call waits longer than its timeout, and what a caller meets is a StoreError.
 """
