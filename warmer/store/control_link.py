@@ -1,4 +1,4 @@
-"""The one client of a server that what is read and written there shares.
+"""One client of a control server or a source's, which all that is asked there shares.
 
 Holds: no call waits longer than its timeout, and what a caller meets is a StoreError.
 """
