@@ -29,11 +29,13 @@ from jobs.pulse import Pulse
 from jobs.refresh_due import refresh_due
 from jobs.refuse import refuse, set_aside
 from jobs.slots import Slots
+from jobs.streams import StreamReader
 from jobs.sweep import sweep
 from jobs.verdict import RetryPolicy
 from warmer import dispatch
 from warmer.clock import SystemClock
 from warmer.errors import StoreError
+from warmer.ingest.intake import Intake
 from warmer.model.due import Lane
 from warmer.ops import telemetry
 from warmer.ops.notify import Notifier
@@ -142,7 +144,32 @@ class Process:
             pulse=self._pulse,
             on_due=self._look_into_now,
         )
+        self._streams = self._stream_readers()
         self._worker: arq.worker.Worker | None = None
+
+    def _stream_readers(self) -> list[StreamReader]:
+        parts = self._parts
+        intake = Intake(
+            log=parts.control.events,
+            letters=parts.control,
+            clock=parts.clock,
+            signals=parts.signals,
+        )
+        return [
+            StreamReader(
+                parts.sources[name],
+                group,
+                intake=intake,
+                letters=parts.control,
+                batch=parts.settings.worker.batch,
+                clock=parts.clock,
+                random=parts.random,
+                signals=parts.signals,
+                report=self._report,
+                pulse=self._pulse,
+            )
+            for name, group in parts.streams.items()
+        ]
 
     async def run(self) -> None:
         """Serve until a signal, then drain."""
@@ -150,8 +177,11 @@ class Process:
             if not await self._control_server_answers():
                 return
             drains = [drain.serve() for drain in self._drains.values()]
+            streams = [reader.serve() for reader in self._streams]
             async with (
-                self._until_stopped(self._consumer.serve(), *drains, self._run_arq()),
+                self._until_stopped(
+                    self._consumer.serve(), *drains, *streams, self._run_arq()
+                ),
                 _cancelled(self._renew_claims(), self._watch()),
             ):
                 lanes = " ".join(self._drains)
@@ -199,6 +229,8 @@ class Process:
         log.info("worker_draining")
         self._notifier.stopping(within_s=drain_s + 4 * JOB_WAIT_S)
         self._consumer.stop()
+        for reader in self._streams:
+            reader.stop()
         if self._worker is not None:
             # Takes no more jobs; ends when those that run have, and by then by itself.
             self._worker.handle_sig_wait_for_completion(signal.SIGTERM)

@@ -26,12 +26,15 @@ from warmer.model.dataset_config import (
 )
 from warmer.model.due import Lane
 from warmer.model.job import QueuedJob
+from warmer.model.source import Sources
 from warmer.origin.target import OriginTarget
 from warmer.refresh import Load, Refresher
 from warmer.settings import Server, Settings, milliseconds
 from warmer.signals import Counters, Signals
 from warmer.store.connections import Endpoint, connect
+from warmer.store.consumer_group import ConsumerGroup
 from warmer.store.control import ControlServer
+from warmer.store.control_link import ControlLink
 from warmer.store.keyspace import Keyspace
 from warmer.store.read_lane import ReadLane
 from warmer.store.redis_store import RedisStore
@@ -53,10 +56,13 @@ class WorkerParts:
     """What `warmer worker` runs on.
 
     `arq_redis` is a client of the control server of its own, for `dispatch.arq_pool`.
+    `streams` are those of the sources that are read from Redis, by the source's name.
     """
 
     settings: Settings
     datasets: Datasets
+    sources: Sources
+    streams: Mapping[str, ConsumerGroup]
     store: RedisStore
     refresher: Refresher
     invalidator: Invalidator
@@ -129,6 +135,8 @@ async def open_worker_parts(
         yield WorkerParts(
             settings=configuration.settings,
             datasets=datasets,
+            sources=configuration.sources,
+            streams=_open_streams(stack, configuration.settings),
             store=store,
             refresher=_refresher(store, datasets, load_of, counts),
             invalidator=Invalidator(
@@ -234,6 +242,24 @@ def _connect(stack: AsyncExitStack, server: Server) -> "Redis":
     redis = connect(endpoint_of(server), max_connections=server.max_connections)
     stack.push_async_callback(redis.aclose)
     return redis
+
+
+def _open_streams(
+    stack: AsyncExitStack, settings: Settings
+) -> dict[str, ConsumerGroup]:
+    """Return the streams that sources are read from; a source without any opens nothing."""
+    return {
+        name: ConsumerGroup(
+            ControlLink(
+                _connect(stack, source.stream),
+                timeout_ms=milliseconds(source.stream.timeout),
+            ),
+            streams=source.stream.names,
+            name=source.stream.group,
+        )
+        for name, source in settings.sources.items()
+        if source.stream is not None
+    }
 
 
 def _open_origins(

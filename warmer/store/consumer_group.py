@@ -74,13 +74,15 @@ class ConsumerGroup:
         for stream, ids in _by_stream(entries).items():
             await self._reclaim(consumer, stream, ids, deliveries=None)
 
-    async def spare(self, consumer: str, entries: Sequence[StreamEntry]) -> None:
-        """Say that `consumer` keeps these, and that they did it no harm.
+    async def count_as(
+        self, consumer: str, entries: Sequence[StreamEntry], deliveries: int
+    ) -> None:
+        """Say that `consumer` works on these, and how often they count as delivered.
 
-        What stood in its way was not of their making, however often they are given again.
+        The server counts each reading, also those that something else cut short.
         """
         for stream, ids in _by_stream(entries).items():
-            await self._reclaim(consumer, stream, ids, deliveries=1)
+            await self._reclaim(consumer, stream, ids, deliveries=deliveries)
 
     async def deliveries(
         self, consumer: str, entries: Sequence[StreamEntry]
