@@ -95,7 +95,8 @@ def _of_row(change: RowChange, source: Source) -> Arrival | None:
             prefixes=prefixes,
             warm=change.kind is Kind.SNAPSHOT and source.snapshot is Snapshot.WARM,
         ),
-        lineage="" if source.version_fields else change.lineage,
+        # Of no interest to a version that is not of the log, or is not there.
+        lineage="" if parts is None or source.version_fields else change.lineage,
         position=_position(change, source),
         identity=change.id if change.unique else "",
     )
@@ -144,8 +145,13 @@ def _position(change: RowChange, source: Source) -> str:
 def _entities(change: RowChange, source: Source, table: Table) -> Iterator[str]:
     """Yield the entity of the row as it is, and of the row as it was, by each template."""
     sides = _sides(change, source)
+    if not sides and change.before is not None:
+        raise BadEvent(
+            f"{_table_name(change)}: of before only the key is true, and neither the "
+            "message nor the table's key tells its columns"
+        )
     if not sides:
-        raise BadEvent("after: missing, and before and key too")
+        raise BadEvent(f"{_table_name(change)}: after, before and key are missing")
     for template in table.entities:
         yield from _by_template(template, change, table, sides)
 

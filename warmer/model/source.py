@@ -151,7 +151,10 @@ class EntityTemplate:
                 return encode_part(name, schema + at.table)
             case "key":
                 if not at.key:
-                    raise BadEvent(f"key: missing, for {self.text}")
+                    raise BadEvent(
+                        f"key: missing for {self.text}, and the table's key names no "
+                        "columns that the row has"
+                    )
                 return ":".join(_encoded("key", value) for value in at.key)
             case _:
                 column = name.removeprefix("row.")
