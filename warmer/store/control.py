@@ -14,6 +14,7 @@ from warmer.store.control_link import ControlLink
 from warmer.store.due_set import DueSet
 from warmer.store.event_stream import EventStream
 from warmer.store.keyspace import DEAD_LETTERS
+from warmer.store.prefix_scans import PrefixScans
 
 MAX_DEAD_LETTERS = 10_000
 """Above it the oldest go; the server keeps up to one node (about 100) more."""
@@ -28,7 +29,7 @@ class Parked:
 
 
 class ControlServer:
-    """What one control server holds: `events`, `due`, and the dead letters."""
+    """What one control server holds: `events`, `due`, `scans`, and the dead letters."""
 
     def __init__(
         self,
@@ -40,6 +41,7 @@ class ControlServer:
         self._link = ControlLink(redis, timeout_ms=timeout_ms)
         self.events = EventStream(self._link)
         self.due = DueSet(self._link, drain_job=drain_job)
+        self.scans = PrefixScans(self._link)
 
     async def ping(self) -> None:
         """Return if the server answers."""

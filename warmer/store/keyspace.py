@@ -58,6 +58,15 @@ class Keyspace:
         """Return the name of the key's guard."""
         return "guard:" + tagged(key)
 
+    def key_of(self, name: str) -> str:
+        """Return the key that a name on the cache server is of: itself, or its guard's."""
+        if not name.startswith("guard:"):
+            return name
+        tagged_key = name.removeprefix("guard:")
+        if tagged_key.startswith("{") and tagged_key.endswith("}"):
+            return tagged_key[1:-1]
+        return tagged_key
+
     def staged(self, key: str, token: str) -> str:
         """Return the name under which a large body waits for its publish."""
         return f"stage:{tagged(key)}:{token}"
@@ -74,6 +83,11 @@ DEAD_LETTERS = "warmer:dead"
 """Stream: events and keys set aside, with their reason."""
 WANTED = "warmer:wanted"
 """Hash beside the due set: what a due key must reach, and its failed attempts."""
+
+PREFIX_ASKS = "warmer:scans"
+"""Hash: what scans of the cache server are asked for, by source, prefix and mode."""
+PREFIX_SCAN = "warmer:scan"
+"""Hash: the scan that is under way, how far it is, and who has it until when."""
 
 
 def due(lane: str) -> str:
