@@ -25,6 +25,7 @@ from jobs.consume import Consumer
 from jobs.drain import Drain
 from jobs.invalidate import invalidate
 from jobs.parts import PARTS, JobParts
+from jobs.prefix_scan import PrefixScan
 from jobs.pulse import Pulse
 from jobs.refresh_due import refresh_due
 from jobs.refuse import refuse, set_aside
@@ -145,6 +146,17 @@ class Process:
             on_due=self._look_into_now,
         )
         self._streams = self._stream_readers()
+        self._prefix_scan = PrefixScan(
+            scans=parts.control.scans,
+            store=parts.store,
+            invalidator=parts.invalidator,
+            datasets=parts.datasets,
+            clock=parts.clock,
+            random=parts.random,
+            signals=parts.signals,
+            report=report,
+            pulse=self._pulse,
+        )
         self._worker: arq.worker.Worker | None = None
 
     def _stream_readers(self) -> list[StreamReader]:
@@ -177,11 +189,13 @@ class Process:
             if not await self._control_server_answers():
                 return
             drains = [drain.serve() for drain in self._drains.values()]
-            streams = [reader.serve() for reader in self._streams]
+            reading = [
+                self._consumer.serve(),
+                self._prefix_scan.serve(),
+                *(reader.serve() for reader in self._streams),
+            ]
             async with (
-                self._until_stopped(
-                    self._consumer.serve(), *drains, *streams, self._run_arq()
-                ),
+                self._until_stopped(*reading, *drains, self._run_arq()),
                 _cancelled(self._renew_claims(), self._watch()),
             ):
                 lanes = " ".join(self._drains)
@@ -229,6 +243,7 @@ class Process:
         log.info("worker_draining")
         self._notifier.stopping(within_s=drain_s + 4 * JOB_WAIT_S)
         self._consumer.stop()
+        self._prefix_scan.stop()
         for reader in self._streams:
             reader.stop()
         if self._worker is not None:

@@ -140,7 +140,11 @@ async def open_worker_parts(
             store=store,
             refresher=_refresher(store, datasets, load_of, counts),
             invalidator=Invalidator(
-                store=store, datasets=datasets, due=control.due, signals=counts
+                store=store,
+                datasets=datasets,
+                due=control.due,
+                scans=control.scans,
+                signals=counts,
             ),
             control=control,
             jobs=Jobs(clock),
