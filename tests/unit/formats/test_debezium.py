@@ -191,7 +191,7 @@ ORDERED = {
         "mariadb/shop/shop/binlog",
     ),
     "mongodb": Ordered(
-        mongodb(after='{"_id":{"$oid":"65f0"},"text":"hi"}') if False else mongodb(),
+        mongodb(),
         (1_790_000_000_000, 31),
         (1_790_000_000_000, 31),
         "mongodb/shop/shop/wall",
@@ -409,7 +409,7 @@ def test_what_changes_no_row_is_ignored_by_name(why: str) -> None:
 
 UNREADABLE = [
     (postgresql("x"), "op: 'x' is not one of"),
-    (postgresql(op=["c"]), "op: a list is not one of"),
+    (postgresql() | {"op": ["c"]}, "op: a list is not one of"),
     ({"id": 9, "text": "hi"}, "op: missing"),
     (postgresql() | {"source": None}, "source: is null"),
     (postgresql(origin={"connector": None}), "source.connector: is null"),
