@@ -40,8 +40,7 @@ TRIMS_AT_ONCE = 20
 SUSPECT_AFTER, POISON_AFTER = 3, 6
 """Deliveries. A suspect is taken alone, so that those beside it are done with before it
 can end another reader."""
-_PAUSE_BASE_MS, _PAUSE_CAP_MS = 100, 3_000
-"""Shorter than what counts as abandoned: what is held is kept once in each pause."""
+_PAUSE_BASE_MS, _PAUSE_CAP_MS = 100, 5_000
 
 
 class StreamReader:
@@ -221,8 +220,10 @@ class StreamReader:
 
     async def _spare(self, entries: Sequence[StreamEntry]) -> None:
         """Keep what others must not take over, and not count the trouble against it."""
-        with contextlib.suppress(StoreError):
-            await self._group.count_as(self.name, entries, 1)
+        while True:
+            with contextlib.suppress(StoreError):
+                await self._group.count_as(self.name, entries, 1)
+            await self._clock.sleep(self._abandoned_ms / 3 / 1000)
 
     @contextlib.asynccontextmanager
     async def _kept(self, entries: Sequence[StreamEntry]) -> AsyncIterator[None]:
@@ -231,9 +232,8 @@ class StreamReader:
             yield
 
     async def _keep(self, entries: Sequence[StreamEntry]) -> None:
-        every_s = self._abandoned_ms / 3 / 1000
         while True:
-            await self._clock.sleep(every_s)
+            await self._clock.sleep(self._abandoned_ms / 3 / 1000)
             with contextlib.suppress(StoreError):
                 await self._group.keep(self.name, entries)
                 self._pulse.beat(self._beats_as)
