@@ -140,13 +140,25 @@ class Invalidator:
             if event.warm:
                 continue
             for prefix in event.prefixes:
-                if event.source not in self._of_source:
-                    unknown["other"] += 1
+                if not self._may_reach(event.source, prefix):
+                    unknown[self._label(event.source)] += 1
                     continue
                 await self._scans.ask(
                     PrefixAsk(event.source, prefix, event.mode, event.version, event.id)
                 )
                 self._signals.count("scans_asked", event.source)
+
+    def _may_reach(self, source: str, prefix: str) -> bool:
+        return any(
+            pattern.scope_of({}, prefix) is not None
+            for dataset in self._of_source.get(source, ())
+            for pattern in dataset.entities
+            if pattern.source == source
+        )
+
+    def _label(self, source: str) -> str:
+        """Return a source that some dataset names, or a word for all others."""
+        return source if source in self._of_source else "other"
 
     async def _warm(self, touches: Iterator[Touch]) -> int:
         """Ask for keys that were read, not changed: what is fresh is left as it is."""
@@ -172,9 +184,7 @@ class Invalidator:
                     found = True
                     yield touch
                 if not found:
-                    # The label is a source that some dataset names: of bounded variety.
-                    known = event.source in self._of_source
-                    unknown[event.source if known else "other"] += 1
+                    unknown[self._label(event.source)] += 1
 
     def _touched(self, event: Event, entity: str) -> Iterator[Touch]:
         scope = f"{event.source}/{entity}"
