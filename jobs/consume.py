@@ -131,7 +131,8 @@ class Consumer:
                 self._signals.count("events_refused", "deleted")
                 continue
             try:
-                readable.append((entry, decode(entry.event)))
+                event = decode(entry.event, epoch=entry.epoch, ordered=entry.ordered)
+                readable.append((entry, event))
             except EventError as exc:
                 await self._set_aside(entry, reason=str(exc), word="unreadable")
         return readable

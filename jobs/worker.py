@@ -166,6 +166,7 @@ class Process:
             letters=parts.control,
             clock=parts.clock,
             signals=parts.signals,
+            report=self._report,
         )
         return [
             StreamReader(

@@ -192,6 +192,7 @@ async def open_control(
             _connect(stack, server),
             drain_job=partial(_drain_job, clock),
             timeout_ms=milliseconds(configuration.settings.control.timeout),
+            max_backlog=configuration.settings.serve.max_backlog,
         )
 
 

@@ -25,7 +25,7 @@ from warmer.ingest.formats import (
     reader,
 )
 from warmer.ingest.mapping import arrivals
-from warmer.model.arrival import Record
+from warmer.model.arrival import Accepted, Record
 from warmer.model.source import Source
 from warmer.signals import Signals
 
@@ -36,8 +36,16 @@ MAX_MESSAGES = 10_000
 class EventLog(Protocol):
     """Where accepted events go."""
 
-    async def accept(self, records: Sequence[Record], source: Source) -> int:
-        """Append events of one source; return how many were no repetitions."""
+    async def accept(self, records: Sequence[Record], source: Source) -> Accepted:
+        """Append events of one source, unless they are known already."""
+        ...
+
+
+class Report(Protocol):
+    """Where people hear of what no producer is told."""
+
+    def __call__(self, name: str, *labels: str) -> None:
+        """Report `name`; labels are of bounded variety."""
         ...
 
 
@@ -66,8 +74,15 @@ class Intake:
     """Takes messages of any source, whichever way they came."""
 
     def __init__(
-        self, *, log: EventLog, letters: DeadLetters, clock: Clock, signals: Signals
+        self,
+        *,
+        log: EventLog,
+        letters: DeadLetters,
+        clock: Clock,
+        signals: Signals,
+        report: Report,
     ) -> None:
+        self._report = report
         self._log = log
         self._letters = letters
         self._clock = clock
@@ -95,12 +110,22 @@ class Intake:
                 replace(record, identity=f"{delivery_id}#{index}")
                 for index, record in enumerate(records)
             ]
-        new = await self._log.accept(records, source) if records else 0
+        new = await self._accepted(records, source) if records else 0
         if dead:
             await self._letters.park(dead)
         taken = Taken(new, len(records) - new, ignored.total(), len(dead))
         self._count(source.name, taken, ignored)
         return taken
+
+    async def _accepted(self, records: Sequence[Record], source: Source) -> int:
+        accepted = await self._log.accept(records, source)
+        self._signals.count("version_regressions", source.name, by=accepted.regressed)
+        if accepted.regression:
+            self._report("version_regression", source.name)
+        if accepted.epoch is not None:
+            self._signals.count("epochs_opened", source.name)
+            self._report("epoch_opened", source.name)
+        return sum(accepted.new)
 
     def _count(self, source: str, taken: Taken, ignored: Mapping[str, int]) -> None:
         count = self._signals.count

@@ -41,7 +41,23 @@ class Record:
 
     event: bytes
     lineage: str
+    entity: str
     ordered_by: str
     digits: str
     occurred_at: int | None
     identity: str
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What became of records: which were new, and what their order told of the source.
+
+    `regressed` counts versions that went back although their commits are newer;
+    `regression` is True once, when enough entities did so. `epoch` is the one that was
+    opened, None for none.
+    """
+
+    new: tuple[bool, ...]
+    regressed: int = 0
+    regression: bool = False
+    epoch: int | None = None

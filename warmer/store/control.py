@@ -12,7 +12,7 @@ from warmer.model.due import Lane
 from warmer.model.job import QueuedJob
 from warmer.store.control_link import ControlLink
 from warmer.store.due_set import DueSet
-from warmer.store.event_stream import EventStream
+from warmer.store.event_stream import MAX_BACKLOG, EventStream
 from warmer.store.keyspace import DEAD_LETTERS
 from warmer.store.prefix_scans import PrefixScans
 
@@ -37,9 +37,10 @@ class ControlServer:
         *,
         drain_job: Callable[[Lane], QueuedJob],
         timeout_ms: int = 2_000,
+        max_backlog: int = MAX_BACKLOG,
     ) -> None:
         self._link = ControlLink(redis, timeout_ms=timeout_ms)
-        self.events = EventStream(self._link)
+        self.events = EventStream(self._link, max_backlog=max_backlog)
         self.due = DueSet(self._link, drain_job=drain_job)
         self.scans = PrefixScans(self._link)
 

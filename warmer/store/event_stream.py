@@ -8,12 +8,16 @@ Does not hold: delivery once. When the group is lost (FLUSHALL, XGROUP DESTROY, 
 without data) it is made anew from the start of the stream.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
-from warmer.model.arrival import Record
-from warmer.model.source import Source
+import orjson
+
+from warmer.errors import Backlogged
+from warmer.model.arrival import Accepted, Record
+from warmer.model.source import OnRegression, Source
 from warmer.store.consumer_group import (
     DEAD_AFTER_MS,
     ConsumerGroup,
@@ -21,17 +25,48 @@ from warmer.store.consumer_group import (
     text,
 )
 from warmer.store.control_link import ControlLink
-from warmer.store.keyspace import EVENT_GROUP, EVENT_LOG
+from warmer.store.keyspace import (
+    EVENT_GROUP,
+    EVENT_LOG,
+    SOURCES,
+    held,
+    source_lineages,
+    source_recent,
+    source_regressed,
+    source_seen,
+    source_state,
+)
+from warmer.store.script import Script
 
-FIELD = b"event"
+FIELD, _EPOCH, _UNVERSIONED = b"event", b"epoch", b"unversioned"
+MAX_BACKLOG = 1_000_000
+MAX_HELD = 1_000_000
+"""Events of one paused source that are kept back; more are refused."""
+MAX_SEEN = 100_000
+"""Identities of one source that are known again; of more, the oldest are forgotten."""
+MAX_RECENT = 10_000
+"""Entities of one source whose newest version is remembered; of more, some are forgotten."""
+MAX_LINEAGES = 16
+"""Lineages of one source that are told apart; versions of more count as none."""
+ACCEPT_AT_ONCE, ACCEPT_BYTES = 500, 2**20
+"""One call's records: the server answers nobody else meanwhile."""
+
+_LINEAGE_CHARS = 512
+_EPOCH_DIGITS = 9
+_ACCEPT = Script("log_accept")
 
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """One entry of the event log. `event` is None where the entry was deleted under us."""
+    """One entry of the event log. `event` is None where the entry was deleted under us.
+
+    `epoch` is its source's when it entered. Not `ordered`: its version counts as none.
+    """
 
     id: str
     event: bytes | None
+    epoch: int = 0
+    ordered: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +83,10 @@ class LogState:
 class EventStream:
     """The event log of one control server."""
 
-    def __init__(self, link: ControlLink) -> None:
+    def __init__(self, link: ControlLink, *, max_backlog: int = MAX_BACKLOG) -> None:
         self._link = link
         self._redis = link.redis
+        self._max_backlog = max_backlog
         self._consumers = ConsumerGroup(link, streams=[EVENT_LOG], name=EVENT_GROUP)
 
     async def append(self, events: Sequence[bytes]) -> list[str]:
@@ -61,10 +97,69 @@ class EventStream:
             ids = await self._link.ask(pipe.execute())
         return [text(id_) for id_ in ids]
 
-    async def accept(self, records: Sequence[Record], source: Source) -> int:
-        """Append events of one source in this order; return how many were no repetitions."""
-        _ = source
-        return len(await self.append([record.event for record in records]))
+    async def accept(
+        self, records: Sequence[Record], source: Source, *, open_epoch: str = ""
+    ) -> Accepted:
+        """Append events of one source in this order, unless they are known already.
+
+        `open_epoch`, the reason, opens an epoch of the source before them. Raises
+        Backlogged while too many events wait; what came before in `records` is then
+        appended, and known again only by its identity.
+        """
+        accepted: list[Accepted] = []
+        for batch in _batches(records):
+            accepted.append(await self._accept(batch, source, open_epoch))
+            open_epoch = ""
+        return Accepted(
+            new=tuple(flag for each in accepted for flag in each.new),
+            regressed=sum(each.regressed for each in accepted),
+            regression=any(each.regression for each in accepted),
+            epoch=max((each.epoch for each in accepted if each.epoch), default=None),
+        )
+
+    async def _accept(
+        self, records: Sequence[Record], source: Source, open_epoch: str
+    ) -> Accepted:
+        name = source.name
+        reply = await self._link.run(
+            _ACCEPT.call(
+                log=EVENT_LOG,
+                held=held(name),
+                state=source_state(name),
+                sources=SOURCES,
+                seen=source_seen(name),
+                recent=source_recent(name),
+                regressed=source_regressed(name),
+                lineages=source_lineages(name),
+                source=name,
+                group=EVENT_GROUP,
+                records=orjson.dumps([_words(record) for record in records]),
+                open=open_epoch,
+                limits=orjson.dumps(self._limits(source)),
+            )
+        )
+        if reply[0] == b"FULL":
+            raise Backlogged(reply[1])
+        _, new, regressed, epoch, told = reply
+        return Accepted(
+            new=tuple(flag == ord("1") for flag in new),
+            regressed=regressed,
+            regression=told == 1,
+            epoch=int(epoch) if epoch else None,
+        )
+
+    def _limits(self, source: Source) -> Mapping[str, int | bool]:
+        return {
+            "max_backlog": self._max_backlog,
+            "max_held": MAX_HELD,
+            "max_seen": MAX_SEEN,
+            "max_recent": MAX_RECENT,
+            "max_lineages": MAX_LINEAGES,
+            "dedupe_ms": source.dedupe_ms,
+            "regression_ms": source.regression_ms,
+            "regression_entities": source.regression_entities,
+            "opens_epoch": source.on_regression is OnRegression.OPEN_EPOCH,
+        }
 
     async def read(
         self, consumer: str, *, count: int, block_ms: int
@@ -94,7 +189,7 @@ class EventStream:
         entries = await self._link.ask(
             self._redis.xrevrange(EVENT_LOG, end, "-", count=count)
         )
-        return _logged(entries)
+        return [_logged(text(id_), fields) for id_, fields in entries]
 
     async def keep(self, consumer: str, ids: Sequence[str]) -> None:
         """Say that `consumer` still works on these entries."""
@@ -146,20 +241,46 @@ class EventStream:
         )
 
 
+def _batches(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
+    """Yield records in order, so many at a time that one call stays short; one empty."""
+    begin = size = 0
+    for at, record in enumerate(records):
+        size += len(record.event)
+        if at > begin and (at - begin == ACCEPT_AT_ONCE or size > ACCEPT_BYTES):
+            yield records[begin:at]
+            begin, size = at, len(record.event)
+    yield records[begin:]
+
+
+def _words(record: Record) -> tuple[str, ...]:
+    """Return a record as the script takes it."""
+    identity = record.identity.encode()
+    return (
+        record.event.decode(),
+        record.lineage[:_LINEAGE_CHARS],
+        record.entity,
+        "1" if record.ordered_by else "",
+        record.digits,
+        "" if record.occurred_at is None else str(record.occurred_at),
+        blake2b(identity, digest_size=16).hexdigest() if identity else "",
+    )
+
+
 def _given(entries: Sequence[StreamEntry]) -> list[Logged]:
-    return [
-        Logged(entry.id, entry.fields.get(FIELD) if entry.fields else None)
-        for entry in entries
-    ]
+    return [_logged(entry.id, entry.fields) for entry in entries]
 
 
 def _named(ids: Sequence[str]) -> list[StreamEntry]:
     return [StreamEntry(EVENT_LOG, id_, None) for id_ in ids]
 
 
-def _logged(entries: Sequence[tuple[bytes | None, dict[bytes, bytes]]]) -> list[Logged]:
-    return [
-        Logged(text(id_), fields.get(FIELD) if fields else None)
-        for id_, fields in entries
-        if id_ is not None
-    ]
+def _logged(id_: str, fields: Mapping[bytes, bytes] | None) -> Logged:
+    if not fields:
+        return Logged(id_, None)
+    epoch = fields.get(_EPOCH, b"0")
+    return Logged(
+        id_,
+        fields.get(FIELD),
+        epoch=int(epoch) if epoch.isdigit() and len(epoch) <= _EPOCH_DIGITS else 0,
+        ordered=_UNVERSIONED not in fields,
+    )

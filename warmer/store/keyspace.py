@@ -103,3 +103,37 @@ def doing(lane: str) -> str:
 def wake(lane: str) -> str:
     """Return the flag that says a drain job of `lane` is queued and has not begun."""
     return f"warmer:wake:{lane}"
+
+
+SOURCES = "warmer:sources"
+"""Set: names of the sources that have a state."""
+
+
+def source_state(source: str) -> str:
+    """Return the hash of a source: epoch, lineage, newest position, counts, pause."""
+    return f"warmer:source:{source}"
+
+
+def source_seen(source: str) -> str:
+    """Return the sorted set of identities of a source's events; score = when (Unix ms)."""
+    return f"warmer:seen:{source}"
+
+
+def source_recent(source: str) -> str:
+    """Return the hash of the newest version of each of a source's recent entities."""
+    return f"warmer:recent:{source}"
+
+
+def source_regressed(source: str) -> str:
+    """Return the set of a source's entities whose versions went back in this epoch."""
+    return f"warmer:regressed:{source}"
+
+
+def source_lineages(source: str) -> str:
+    """Return the set of lineages that a source has had."""
+    return f"warmer:lineages:{source}"
+
+
+def held(source: str) -> str:
+    """Return the stream of a paused source's events."""
+    return f"warmer:held:{source}"

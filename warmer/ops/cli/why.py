@@ -118,7 +118,9 @@ async def _events(
         page = await control.events.newest(count=PAGE, before=before)
         for logged in page:
             try:
-                event = decode(logged.event or b"")
+                event = decode(
+                    logged.event or b"", epoch=logged.epoch, ordered=logged.ordered
+                )
             except BadEvent:
                 continue  # a dead letter tells of it
             scopes = (f"{event.source}/{entity}" for entity in event.entities)

@@ -20,6 +20,7 @@ from warmer.ops.demo.admin import OriginAdmin
 from warmer.ops.demo.change_feed import ChangeFeed, into
 from warmer.ops.demo.household import DemoError, Household, Member
 from warmer.ops.demo.reads import Ask, Read, version_of
+from warmer.ops.telemetry import Reporter
 from warmer.settings import read_settings
 from warmer.signals import Counters
 from warmer.store.control import ControlServer
@@ -263,7 +264,11 @@ async def set_up(house: Household, clock: Clock) -> AsyncIterator[Stage]:
         admin = await enter(OriginAdmin.of(origin_url))
         control = await enter(open_control(configuration, clock=clock))
         intake = Intake(
-            log=control.events, letters=control, clock=clock, signals=Counters()
+            log=control.events,
+            letters=control,
+            clock=clock,
+            signals=Counters(),
+            report=Reporter(clock, sender=None),
         )
         stage = Stage(
             origin=admin,
