@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from random import Random
 
 from jobs.pulse import Pulse
+from jobs.take_over import take_over
 from warmer.clock import Clock
 from warmer.errors import BadEvent, StoreError
 from warmer.ingest.dead_letters import message_letter
@@ -37,9 +38,6 @@ TIDY_EVERY_S = 10.0
 """A sink halts when its server's memory is full, so that trimming cannot wait long."""
 TRIMS_AT_ONCE = 20
 """Between two signs of life: what comes in meanwhile is the next time's."""
-SUSPECT_AFTER, POISON_AFTER = 3, 6
-"""Deliveries. A suspect is taken alone, so that those beside it are done with before it
-can end another reader."""
 _PAUSE_BASE_MS, _PAUSE_CAP_MS = 100, 5_000
 
 
@@ -129,32 +127,17 @@ class StreamReader:
         return await self._group.read(self.name, count=self._batch, block_ms=BLOCK_MS)
 
     async def _take_over(self, abandoned: Sequence[StreamEntry]) -> None:
-        """Have abandoned entries taken; those that readers may have died of, each alone.
-
-        Alone, only the one that is being taken is counted against if this process dies.
-        """
-        deliveries = await self._group.deliveries(self.name, abandoned)
-        counted = [
-            (entry, deliveries.get((entry.stream, entry.id), 1)) for entry in abandoned
-        ]
-        harmless = [entry for entry, given in counted if given <= SUSPECT_AFTER]
-        suspects = [each for each in counted if each[1] > SUSPECT_AFTER]
         async with self._kept(abandoned):
-            await self._taken(harmless)
-            await self._group.acknowledge(harmless)
-            await self._group.count_as(
-                self.name, [entry for entry, _ in suspects], SUSPECT_AFTER
+            await take_over(
+                self._group,
+                self.name,
+                abandoned,
+                take=self._taken,
+                set_aside=self._given_up,
             )
-            for entry, given in suspects:
-                await self._take_alone(entry, given)
 
-    async def _take_alone(self, entry: StreamEntry, given: int) -> None:
-        if given > POISON_AFTER:
-            await self._set_aside(entry, "abandoned", "abandoned")
-        else:
-            await self._group.count_as(self.name, [entry], given)
-            await self._taken([entry])
-        await self._group.acknowledge([entry])
+    async def _given_up(self, entry: StreamEntry) -> None:
+        await self._set_aside(entry, "abandoned", "abandoned")
 
     # --- taking -----------------------------------------------------------------------
 

@@ -114,6 +114,7 @@ class Bench:
                 letters=self.control,
                 clock=CLOCK,
                 signals=self.signals,
+                report=self._report,
             ),
             letters=self.control,
             batch=100,
