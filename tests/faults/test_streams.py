@@ -44,27 +44,38 @@ def key_json(id_: int) -> bytes:
     return orjson.dumps({"id": id_})
 
 
-def change(id_: int, version: int) -> bytes:
-    """What Debezium says of a changed row."""
+def change(id_: int, version: int, *, op: str = "u") -> bytes:
+    """What Debezium says of a changed row, or of one that it only read."""
     return orjson.dumps(
         {
             "before": None,
             "after": {"id": id_, "version": version},
-            "source": {
-                "connector": "postgresql",
-                "name": "shop",
-                "db": "shop",
-                "schema": "public",
-                "table": "product",
-                "ts_ms": 1_790_000_000_000,
-                "txId": 700 + version,
-                "lsn": 1_000 + version,
-                "snapshot": "false",
-            },
-            "op": "u",
+            "source": origin_of(version),
+            "op": op,
             "ts_ms": 1_790_000_000_100,
         }
     )
+
+
+def truncation() -> bytes:
+    """What Debezium says of an emptied table."""
+    return orjson.dumps(
+        {"source": origin_of(99), "op": "t", "ts_ms": 1_790_000_000_100}
+    )
+
+
+def origin_of(number: int) -> dict[str, object]:
+    return {
+        "connector": "postgresql",
+        "name": "shop",
+        "db": "shop",
+        "schema": "public",
+        "table": "product",
+        "ts_ms": 1_790_000_000_000,
+        "txId": 700 + number,
+        "lsn": 1_000 + number,
+        "snapshot": "false",
+    }
 
 
 def compact(id_: int, version: int) -> tuple[bytes, ...]:
@@ -411,4 +422,47 @@ async def test_of_two_readers_one_may_be_killed(
         await drained(source)
     await shop.fresh(*ids, within_s=40)
     await shop.settled()
+    assert await shop.control.parked_count() == 0
+
+
+@pytest.mark.timeout(60)
+async def test_rows_that_were_only_read_are_loaded_where_they_are_not_fresh(
+    shop: Shop, children: Children, redis7: ServerProcess
+) -> None:
+    """CDC-ORDER-1, R-CARD-3: a snapshot warms the cache, and makes nothing stale."""
+    redis7.renew()
+    known, new = range(10), range(10, 20)
+    async with client_of(redis7) as source:
+        await shop.worker(children, sources=sources(redis7))
+        for id_ in (*known, *new):
+            shop.write(id_)
+        for id_ in known:
+            await source.xadd(STREAM, {key_json(id_): change(id_, 1)})
+        await shop.fresh(*known)
+        for id_ in (*known, *new):
+            await source.xadd(STREAM, {key_json(id_): change(id_, 1, op="r")})
+        await shop.fresh(*new)
+        await drained(source)
+        await shop.settled()
+
+    assert shop.loads((*known, *new)) == dict.fromkeys((*known, *new), 1)
+
+
+@pytest.mark.timeout(60)
+async def test_a_truncated_table_is_loaded_anew_as_a_whole(
+    shop: Shop, children: Children, redis7: ServerProcess
+) -> None:
+    """R-INV-4: from the stream by the log to every key, with a row that is new since."""
+    redis7.renew()
+    ids = range(50)
+    async with client_of(redis7) as source:
+        await shop.worker(children, sources=sources(redis7))
+        await shop.change(*ids)
+        await shop.fresh(*ids)
+        for id_ in ids:
+            shop.write(id_)
+        await source.xadd(STREAM, {b"default": truncation()})
+        await drained(source)
+        await shop.fresh(*ids)
+
     assert await shop.control.parked_count() == 0
