@@ -123,6 +123,8 @@ async def _events(
                 )
             except BadEvent:
                 continue  # a dead letter tells of it
+            if event.warm:
+                continue  # it invalidates nothing
             scopes = (f"{event.source}/{entity}" for entity in event.entities)
             if any(depends(dataset, key, scope) for scope in scopes):
                 found.append(SeenEvent(event, logged.id))
