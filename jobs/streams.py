@@ -185,7 +185,7 @@ class StreamReader:
         letter = message_letter(
             source=self._source.name,
             value=value,
-            key=key,
+            key=key or b"",
             reason=reason,
             at_ms=self._clock.now_ms(),
         )

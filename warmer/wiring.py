@@ -26,7 +26,8 @@ from warmer.model.dataset_config import (
 )
 from warmer.model.due import Lane
 from warmer.model.job import QueuedJob
-from warmer.model.source import Sources
+from warmer.model.source import Auth, Sources
+from warmer.model.source_config import auth_of
 from warmer.origin.target import OriginTarget
 from warmer.refresh import Load, Refresher
 from warmer.settings import Server, Settings, milliseconds
@@ -35,6 +36,7 @@ from warmer.store.connections import Endpoint, connect
 from warmer.store.consumer_group import ConsumerGroup
 from warmer.store.control import ControlServer
 from warmer.store.control_link import ControlLink
+from warmer.store.grouped_log import GroupedLog
 from warmer.store.keyspace import Keyspace
 from warmer.store.read_lane import ReadLane
 from warmer.store.redis_store import RedisStore
@@ -71,6 +73,19 @@ class WorkerParts:
     arq_redis: "Redis"
     clock: Clock
     random: random.Random
+    signals: Signals
+
+
+@dataclass(frozen=True, slots=True)
+class DoorParts:
+    """What `warmer serve` runs on. `hooks` are the deploy hooks, and who may send them."""
+
+    settings: Settings
+    sources: Sources
+    hooks: Mapping[str, Auth]
+    control: ControlServer
+    log: GroupedLog
+    clock: Clock
     signals: Signals
 
 
@@ -152,6 +167,30 @@ async def open_worker_parts(
             clock=clock,
             random=random.Random(),  # noqa: S311 - spreads instants
             signals=counts,
+        )
+
+
+@asynccontextmanager
+async def open_door_parts(
+    source: Configured = None, *, signals: Signals | None = None
+) -> AsyncIterator[DoorParts]:
+    """Give what a server runs on: the control server, and no other."""
+    configuration = configured(source)
+    clock = SystemClock()
+    hooks = {
+        name: auth
+        for name, hook in configuration.settings.hooks.items()
+        if (auth := auth_of(hook)) is not None
+    }
+    async with open_control(configuration, clock=clock) as control:
+        yield DoorParts(
+            settings=configuration.settings,
+            sources=configuration.sources,
+            hooks=hooks,
+            control=control,
+            log=GroupedLog(control.events),
+            clock=clock,
+            signals=signals or Counters(),
         )
 
 

@@ -5,10 +5,13 @@ Holds: nothing is dropped in silence, and a letter is bounded whatever was recei
 
 from collections.abc import Mapping
 
+import orjson
+
 from warmer.model.due import TakenKey
 from warmer.model.version import encode_vector
 
-MAX_PAYLOAD_BYTES = 16_384
+MAX_PAYLOAD_BYTES = 262_144
+"""Of more, the beginning is kept for people; it cannot be replayed."""
 MAX_REASON_CHARS = 500
 
 
@@ -29,19 +32,25 @@ def event_letter(
 
 def message_letter(
     *,
+    kind: str = "message",
     source: str,
     value: bytes,
-    key: bytes | None,
+    key: bytes = b"",
+    headers: Mapping[str, str] | None = None,
     reason: str,
     at_ms: int,
 ) -> Mapping[str, str | bytes]:
-    """Return the letter for a producer's message that was not understood."""
+    """Return the letter for a producer's message that was not understood.
+
+    `kind` is `message`, or `body` for a whole request. `headers` hold no secret.
+    """
     return {
-        "kind": "message",
+        "kind": kind,
         "source": source,
         "reason": reason[:MAX_REASON_CHARS],
         "payload": value[:MAX_PAYLOAD_BYTES],
-        "key": (key or b"")[:MAX_PAYLOAD_BYTES],
+        "key": key[:MAX_PAYLOAD_BYTES],
+        "headers": orjson.dumps(headers or {}),
         "size": str(len(value)),
         "at": str(at_ms),
     }

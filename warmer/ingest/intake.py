@@ -91,7 +91,10 @@ class Intake:
     async def take(
         self, source: Source, messages: Sequence[Message], *, delivery_id: str = ""
     ) -> Taken:
-        """Take the messages of one delivery; `delivery_id` tells a repetition of it."""
+        """Take the messages of one delivery; `delivery_id` tells a repetition of it.
+
+        Raises BadEvent, and takes none, if one of them can be neither read nor kept apart.
+        """
         records: list[Record] = []
         dead: list[Mapping[str, str | bytes]] = []
         ignored: Counter[str] = Counter()
@@ -107,7 +110,7 @@ class Intake:
                     ignored["rule"] += by_rule
         if delivery_id:
             records = [
-                replace(record, identity=f"{delivery_id}#{index}")
+                replace(record, identity=record.identity or f"{delivery_id}#{index}")
                 for index, record in enumerate(records)
             ]
         new = await self._accepted(records, source) if records else 0
@@ -127,6 +130,22 @@ class Intake:
             self._report("epoch_opened", source.name)
         return sum(accepted.new)
 
+    async def set_aside(
+        self, source: Source, body: bytes, headers: Mapping[str, str], *, reason: str
+    ) -> Taken:
+        """Keep a body that is no message at all as one dead letter."""
+        letter = message_letter(
+            kind="body",
+            source=source.name,
+            value=body,
+            headers=headers,
+            reason=reason,
+            at_ms=self._clock.now_ms(),
+        )
+        await self._letters.park([letter])
+        self._signals.count("messages_unreadable", source.name)
+        return Taken(dead=1)
+
     def _count(self, source: str, taken: Taken, ignored: Mapping[str, int]) -> None:
         count = self._signals.count
         for reason, number in ignored.items():
@@ -140,8 +159,9 @@ class Intake:
     ) -> Mapping[str, str | bytes]:
         return message_letter(
             source=source.name,
-            value=orjson.dumps(message.value),
-            key=None if message.key is None else orjson.dumps(message.key),
+            value=message.raw or _dumped(message.value),
+            key=b"" if message.key is None else _dumped(message.key),
+            headers=message.headers,
             reason=reason,
             at_ms=self._clock.now_ms(),
         )
@@ -159,6 +179,13 @@ def _recorded(
         return Unreadable(str(exc))
 
 
+def _dumped(value: object) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError as exc:
+        raise BadEvent(f"body: a message in it cannot be kept apart: {exc}") from None
+
+
 def messages_in(
     body: bytes, *, headers: Mapping[str, str] | None = None
 ) -> list[Message]:
@@ -166,7 +193,9 @@ def messages_in(
 
     Raises BadEvent if it is none of these.
     """
-    return [Message(value, headers=headers or {}) for value in _values(body)]
+    values = _values(body)
+    raw = body if len(values) == 1 else b""
+    return [Message(value, headers=headers or {}, raw=raw) for value in values]
 
 
 def _values(body: bytes) -> list[object]:

@@ -13,6 +13,7 @@ from warmer.model.job import QueuedJob
 from warmer.store.control_link import ControlLink
 from warmer.store.due_set import DueSet
 from warmer.store.event_stream import MAX_BACKLOG, EventStream
+from warmer.store.hook_log import HookLog
 from warmer.store.keyspace import DEAD_LETTERS
 from warmer.store.prefix_scans import PrefixScans
 
@@ -43,6 +44,7 @@ class ControlServer:
         self.events = EventStream(self._link, max_backlog=max_backlog)
         self.due = DueSet(self._link, drain_job=drain_job)
         self.scans = PrefixScans(self._link)
+        self.hooks = HookLog(self._link)
 
     async def ping(self) -> None:
         """Return if the server answers."""

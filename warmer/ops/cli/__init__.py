@@ -27,6 +27,7 @@ from warmer.ops.cli.options import print_json
 
 COMMANDS = {
     "worker": "Run a worker.",
+    "serve": "Take events, purges and deploy hooks over HTTP.",
     "demo": "Show what warmer does, on this machine.",
     "get": "Print one value, read through the cache.",
     "invalidate": "Tell the fleet that entities changed.",
