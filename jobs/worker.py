@@ -1,4 +1,4 @@
-"""`warmer worker`: the event log's reader, the lanes' drains and arq, in one process.
+"""`warmer worker`: all that reads, scans and refreshes, and arq, in one process.
 
 Holds: SIGTERM drains: nothing new begins, what runs finishes within `drain_timeout`, the
 rest is handed back at once, and the exit status is 0. Whatever fails inside is reported and
