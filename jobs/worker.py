@@ -37,6 +37,7 @@ from warmer import dispatch
 from warmer.clock import SystemClock
 from warmer.errors import StoreError
 from warmer.ingest.intake import Intake
+from warmer.model.dataset_config import known_sources
 from warmer.model.due import Lane
 from warmer.ops import telemetry
 from warmer.ops.notify import Notifier
@@ -321,6 +322,8 @@ class Process:
             drains=self._drains,
             clear_queue=self._clear_queue,
             event_log_ms=milliseconds(parts.settings.worker.event_log_for),
+            event_log_max=parts.settings.worker.event_log_max,
+            sources=known_sources(parts.sources, parts.datasets),
             clock=parts.clock,
             signals=parts.signals,
             report=self._report,

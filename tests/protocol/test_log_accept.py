@@ -84,7 +84,7 @@ async def test_events_stand_in_the_log_in_their_order(events: EventStream) -> No
     """R-INV-1, SCRIPT-4."""
     large = 2**63 + 1
     accepted = await accept(events, change(1), change(large, id_=2), change(None))
-    assert accepted == Accepted(new=(True, True, True))
+    assert replace(accepted, log_id="") == Accepted(new=(True, True, True))
     assert await versions(events) == ["1", str(large), None]
 
 
@@ -190,7 +190,7 @@ async def test_beyond_so_many_lineages_none_is_told_apart(
 async def test_an_epoch_is_opened_by_hand(events: EventStream) -> None:
     await accept(events, change(7))
     opened = await events.accept([], SHOP, open_epoch="restored from a backup")
-    assert opened == Accepted(new=(), epoch=1)
+    assert replace(opened, log_id="") == Accepted(new=(), epoch=1)
     await accept(events, change(3))
     assert await versions(events) == ["7", "0 (epoch 1)", "3 (epoch 1)"]
 

@@ -26,7 +26,7 @@ from warmer.model.dataset import (
 )
 from warmer.model.event import PurgeMode
 from warmer.model.key import KeyTemplate
-from warmer.model.source import Sources
+from warmer.model.source import Source, Sources
 from warmer.model.source_config import build_sources
 from warmer.model.version import check_source
 from warmer.settings import Dataset as DatasetSettings
@@ -83,6 +83,17 @@ def configuration_of(reading: Reading) -> Configuration:
     if problems or reading.settings is None:
         raise ConfigError(*problems)
     return Configuration(reading.settings, datasets, sources)
+
+
+def known_sources(declared: Sources, datasets: Datasets) -> Sources:
+    """Return the sources that are declared, or that a dataset depends on without that.
+
+    The latter's events come by hand or from a program, as the plain format has them.
+    """
+    depended_on = {
+        pattern.source for dataset in datasets.values() for pattern in dataset.entities
+    }
+    return {name: Source(name, format="plain") for name in depended_on} | {**declared}
 
 
 def sources_of(settings: Settings) -> Sources:

@@ -483,6 +483,9 @@ class Worker(Part):
     back. Default 60s; the unit's TimeoutStopSec is 90s."""
     event_log_for: Annotated[timedelta, Duration("1m", "366d")] = _seconds(7 * 86_400)
     """How long the event log is kept for replay. Default 7d."""
+    event_log_max: Annotated[int, Whole(1_000, 1_000_000_000)] = 1_000_000
+    """Events that the log keeps for replay, however young; those not yet applied stay in
+    any case. Default 1000000: some 300 MB."""
 
 
 class Client(Part):

@@ -124,8 +124,12 @@ class ConsumerGroup:
             forgotten += (await self._link.run(call))[1]
         return forgotten
 
-    async def trim(self, *, older_than_ms: int = 0, whole: bool = False) -> int:
+    async def trim(
+        self, *, older_than_ms: int = 0, at_most: int | None = None, whole: bool = False
+    ) -> int:
         """Remove entries of that age that were acknowledged; return how many went.
+
+        Of more than `at_most` entries, also younger ones.
 
         By every group of the stream if `whole`, else by this one. The server keeps up to
         one node (about 100 entries) more.
@@ -137,6 +141,8 @@ class ConsumerGroup:
                 groups = [each for each in groups if text(each["name"]) == self._name]
             if groups:
                 removed += await self._trim(stream, groups, older_than_ms)
+                if at_most is not None:
+                    removed += await self._trim_length(stream, groups, at_most)
         return removed
 
     async def groups(self, stream: str) -> list[dict[str, Any]]:
@@ -231,19 +237,37 @@ class ConsumerGroup:
         self, stream: str, groups: Sequence[Mapping[str, Any]], older_than_ms: int
     ) -> int:
         seconds, micros = await self._link.ask(self._redis.time())
-        bound = (seconds * 1000 + micros // 1000 - older_than_ms, 0)
+        aged = (seconds * 1000 + micros // 1000 - older_than_ms, 0)
+        bound = min(aged, await self._kept_from(stream, groups))
+        return await self._cut(stream, bound, TRIM_BATCH)
+
+    async def _trim_length(
+        self, stream: str, groups: Sequence[Mapping[str, Any]], at_most: int
+    ) -> int:
+        excess = await self._link.ask(self._redis.xlen(stream)) - at_most
+        if excess <= 0:
+            return 0
+        bound = await self._kept_from(stream, groups)
+        return await self._cut(stream, bound, min(excess, TRIM_BATCH))
+
+    async def _kept_from(
+        self, stream: str, groups: Sequence[Mapping[str, Any]]
+    ) -> tuple[int, int]:
+        """Return before which entry all are acknowledged by each of these groups."""
+        bounds = []
         for group in groups:
             pending = await self._link.ask(
                 self._redis.xpending(stream, text(group["name"]))
             )
             kept_from = pending["min"] or group["last-delivered-id"]
-            bound = min(bound, position(text(kept_from)))
+            bounds.append(position(text(kept_from)))
+        return min(bounds)
+
+    async def _cut(self, stream: str, bound: tuple[int, int], limit: int) -> int:
+        """Remove whole nodes of entries before `bound`, the oldest first."""
         return await self._link.ask(
             self._redis.xtrim(
-                stream,
-                minid="{}-{}".format(*bound),
-                approximate=True,
-                limit=TRIM_BATCH,
+                stream, minid="{}-{}".format(*bound), approximate=True, limit=limit
             )
         )
 

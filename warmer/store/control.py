@@ -16,6 +16,7 @@ from warmer.store.event_stream import MAX_BACKLOG, EventStream
 from warmer.store.hook_log import HookLog
 from warmer.store.keyspace import DEAD_LETTERS
 from warmer.store.prefix_scans import PrefixScans
+from warmer.store.source_states import SourceStates
 
 MAX_DEAD_LETTERS = 10_000
 """Above it the oldest go; the server keeps up to one node (about 100) more."""
@@ -44,6 +45,7 @@ class ControlServer:
         self.events = EventStream(self._link, max_backlog=max_backlog)
         self.due = DueSet(self._link, drain_job=drain_job)
         self.scans = PrefixScans(self._link)
+        self.sources = SourceStates(self._link)
         self.hooks = HookLog(self._link)
 
     async def ping(self) -> None:

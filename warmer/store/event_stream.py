@@ -115,6 +115,7 @@ class EventStream:
             regressed=sum(each.regressed for each in accepted),
             regression=any(each.regression for each in accepted),
             epoch=max((each.epoch for each in accepted if each.epoch), default=None),
+            log_id=accepted[-1].log_id,
         )
 
     async def _accept(
@@ -140,12 +141,13 @@ class EventStream:
         )
         if reply[0] == b"FULL":
             raise Backlogged(reply[1])
-        _, new, regressed, epoch, told = reply
+        _, new, regressed, epoch, told, log_id = reply
         return Accepted(
             new=tuple(flag == ord("1") for flag in new),
             regressed=regressed,
             regression=told == 1,
             epoch=int(epoch) if epoch else None,
+            log_id=text(log_id),
         )
 
     def _limits(self, source: Source) -> Mapping[str, int | bool]:
@@ -207,12 +209,39 @@ class EventStream:
         """Remove consumers that hold nothing and have not asked for so long; count them."""
         return await self._consumers.forget_dead(idle_ms=idle_ms)
 
-    async def trim(self, *, older_than_ms: int) -> int:
+    async def trim(self, *, older_than_ms: int, at_most: int | None = None) -> int:
         """Remove entries of that age, but never one that is not acknowledged.
 
-        Returns how many went. The server keeps up to one node (about 100 entries) more.
+        Of more than `at_most` entries, also younger ones. Returns how many went. The
+        server keeps up to one node (about 100 entries) more.
         """
-        return await self._consumers.trim(older_than_ms=older_than_ms)
+        return await self._consumers.trim(older_than_ms=older_than_ms, at_most=at_most)
+
+    async def replay(self, source: str, *, since_ms: int, dry_run: bool = False) -> int:
+        """Append a source's events of the last `since_ms` again; return how many.
+
+        As they were, each with its epoch, up to what is the last one now. Cut off, it
+        leaves some appended: again is harmless.
+        """
+        seconds, micros = await self._link.ask(self._redis.time())
+        after = f"{max(0, seconds * 1000 + micros // 1000 - since_ms)}-0"
+        newest = await self.newest(count=1)
+        count = 0
+        while newest:
+            page = await self._link.ask(
+                self._redis.xrange(EVENT_LOG, after, newest[0].id, count=ACCEPT_AT_ONCE)
+            )
+            if not page:
+                break
+            after = f"({text(page[-1][0])}"
+            again = [fields for _, fields in page if _source_of(fields) == source]
+            count += len(again)
+            if again and not dry_run:
+                async with self._redis.pipeline(transaction=False) as pipe:
+                    for fields in again:
+                        pipe.xadd(EVENT_LOG, fields)
+                    await self._link.ask(pipe.execute())
+        return count
 
     async def state(self) -> LogState:
         """Count the log."""
@@ -264,6 +293,16 @@ def _words(record: Record) -> tuple[str, ...]:
         "" if record.occurred_at is None else str(record.occurred_at),
         blake2b(identity, digest_size=16).hexdigest() if identity else "",
     )
+
+
+def _source_of(fields: Mapping[bytes, bytes]) -> str | None:
+    """Return whose event it is, None where it cannot be read."""
+    try:
+        wire = orjson.loads(fields.get(FIELD, b""))
+    except orjson.JSONDecodeError:
+        return None
+    source = wire.get("source") if isinstance(wire, dict) else None
+    return source if isinstance(source, str) else None
 
 
 def _given(entries: Sequence[StreamEntry]) -> list[Logged]:

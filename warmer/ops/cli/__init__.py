@@ -31,6 +31,7 @@ COMMANDS = {
     "demo": "Show what warmer does, on this machine.",
     "get": "Print one value, read through the cache.",
     "invalidate": "Tell the fleet that entities changed.",
+    "source": "Look at sources; open an epoch, pause, resume, replay.",
     "why": "Say why a key is fresh, stale or absent.",
     "config": "Check and show the configuration.",
 }

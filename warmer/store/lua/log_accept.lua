@@ -10,8 +10,11 @@ local source, group, records, open, limits, now_ms = unpack(ARGV)
 -- Atomic, because an event between an opening and its epoch would look older than it is; because
 -- a repetition that is known but not appended would be lost; and because two writers would both
 -- take a new lineage for the first.
+-- While the source is paused, and until all that was kept back has been moved into the log,
+-- events go to `held`: an older epoch's must not come after a newer one's.
 --
--- returns APPENDED, one 0 | 1 a record (1 = new), regressed, epoch opened ("" = none), told
+-- returns APPENDED, one 0 | 1 a record (1 = new), regressed, epoch opened ("" = none), told,
+--             id of the last in the log ("" = none, or kept back)
 --         FULL, how many events wait
 
 local bounds = cjson.decode(limits)
@@ -46,11 +49,13 @@ do
     for at = 1, #flat, 2 do known[flat[at]] = flat[at + 1] end
 end
 local epoch = tonumber(known.epoch or "0")
-local paused = (tonumber(known.paused_until or "0") or 0) > now
-local count = paused and redis.call("XLEN", held) or waiting()
+local kept_back = redis.call("XLEN", held)
+local paused = kept_back > 0 or (tonumber(known.paused_until or "0") or 0) > now
+local count = paused and kept_back or waiting()
 if count >= (paused and bounds.max_held or bounds.max_backlog) then
     return { "FULL", count }
 end
+local last_id = ""
 
 local function append(event, unversioned)
     local fields = { "event", event }
@@ -60,16 +65,24 @@ local function append(event, unversioned)
     end
     if epoch > 0 then add("epoch", digits_of(epoch)) end
     if unversioned then add("unversioned", unversioned) end
-    redis.call("XADD", paused and held or log, "*", unpack(fields))
+    local id = redis.call("XADD", paused and held or log, "*", unpack(fields))
+    if not paused then last_id = id end
+end
+
+-- How many numbers the event's version has; nil without one. Within texts quotes are escaped.
+local function parts_of(event)
+    local list = event:match('"parts":%[([^%]]+)%]')
+    return list and select(2, list:gsub(",", "")) + 1
 end
 
 local opened = ""
 
--- Every key of the source is purged once, and its floor raised into the new epoch.
-local function open_epoch(why, digits)
+-- Every key of the source is purged once, and its floor raised into the new epoch: one that no
+-- event gave itself.
+local function open_epoch(why)
     local parts = {}
-    for at = 1, math.max(1, #digits / 16) do parts[at] = "0" end
-    epoch = epoch + 1
+    for at = 1, tonumber(known.parts or "1") do parts[at] = "0" end
+    epoch = math.max(epoch, tonumber(known.own_epoch or "0")) + 1
     opened = digits_of(epoch)
     append(cjson.encode({
         id = "epoch-" .. opened,
@@ -93,14 +106,14 @@ local function difference(one, other)
 end
 
 -- Returns why the version says nothing about order, nil if it does.
-local function of_lineage(lineage, digits)
+local function of_lineage(lineage)
     if lineage == "" or lineage == known.lineage then return nil end
     if known.lineage then
         if redis.call("SISMEMBER", lineages, lineage) == 1 then return "old_lineage" end
         if redis.call("SCARD", lineages) >= bounds.max_lineages then return "many_lineages" end
     end
     redis.call("SADD", lineages, lineage)
-    if known.lineage then open_epoch("lineage", digits) end
+    if known.lineage then open_epoch("lineage") end
     known.lineage = lineage
     redis.call("HSET", state, "lineage", lineage)
     return nil
@@ -152,11 +165,18 @@ local function of_order(ordered_by, entity, digits, at)
     told, known.told = 1, "1"
     redis.call("HSET", state, "told", "1")
     if bounds.opens_epoch then
-        open_epoch("regression", digits)
+        open_epoch("regression")
         remember(ordered_by, digits, at)
         return nil
     end
     return "regressed"
+end
+
+-- An entity's digits begin with the epoch that the event gave itself.
+local function note_own_epoch(digits)
+    if #digits % 16 ~= 8 then return end
+    local own = tonumber(digits:sub(1, 8), 16)
+    if own > tonumber(known.own_epoch or "0") then known.own_epoch = digits_of(own) end
 end
 
 local function is_repetition(identity)
@@ -166,7 +186,7 @@ end
 
 redis.call("SADD", sources, source)
 redis.call("ZREMRANGEBYSCORE", seen, "-inf", now - bounds.dedupe_ms)
-if open ~= "" then open_epoch(open, known.newest or "") end
+if open ~= "" then open_epoch(open) end
 local new, accepted, unordered = {}, 0, 0
 for at, record in ipairs(cjson.decode(records)) do
     local event, lineage, entity, by_entity, digits, occurred_at, identity = unpack(record)
@@ -175,19 +195,22 @@ for at, record in ipairs(cjson.decode(records)) do
     else
         new[at] = "1"
         accepted = accepted + 1
-        local why = of_lineage(lineage, digits)
+        known.parts = parts_of(event) or known.parts
+        local why = of_lineage(lineage)
         if not why and digits ~= "" then
             why = of_order(by_entity ~= "" and entity or "", entity, digits, tonumber(occurred_at))
         end
+        note_own_epoch(digits)
         if why then unordered = unordered + 1 end
         append(event, why)
     end
 end
 local excess = redis.call("ZCARD", seen) - bounds.max_seen
 if excess > 0 then redis.call("ZREMRANGEBYRANK", seen, 0, excess - 1) end
-if known.newest then
-    redis.call("HSET", state, "newest", known.newest, "newest_at", known.newest_at or "")
+for _, name in ipairs({ "newest", "newest_at", "parts", "own_epoch" }) do
+    if known[name] then redis.call("HSET", state, name, known[name]) end
 end
+redis.call("HSET", state, "heard_at", digits_of(now))
 for name, by in pairs({
     accepted = accepted,
     duplicate = #new - accepted,
@@ -196,4 +219,4 @@ for name, by in pairs({
 }) do
     if by > 0 then redis.call("HINCRBY", state, name, by) end
 end
-return { "APPENDED", table.concat(new), regressions, opened, told }
+return { "APPENDED", table.concat(new), regressions, opened, told, last_id }
