@@ -17,14 +17,21 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping
-from datetime import datetime
 from urllib.parse import unquote
 
 import orjson
 
 from warmer.errors import BadEvent
 from warmer.ingest.formats import Changes, Message, Named, Read, Unreadable
-from warmer.ingest.formats.fields import Object, an_object, shape, shown, text, whole
+from warmer.ingest.formats.fields import (
+    Object,
+    an_object,
+    shape,
+    shown,
+    text,
+    unix_ms,
+    whole,
+)
 from warmer.model.event import PurgeMode
 from warmer.model.source import Source
 
@@ -85,7 +92,7 @@ def _named(event: Object, source: Source) -> Named:
         entities=(text(event.get("subject"), "subject"), *_tags(data)),
         version=_version(event, source),
         mode=_mode(data),
-        occurred_at=_time(event.get("time")),
+        occurred_at=unix_ms(event.get("time")),
         id=event["id"],
         unique=True,
     )
@@ -133,20 +140,6 @@ def _mode(data: Object) -> PurgeMode | None:
             return PurgeMode.HARD
         case _:
             return None
-
-
-def _time(value: object) -> int | None:
-    """Return Unix ms; None where it is not told in a way that can be read."""
-    if not isinstance(value, str):
-        return None
-    try:
-        told = datetime.fromisoformat(value)
-    except ValueError:
-        return None
-    if told.tzinfo is None:
-        return None
-    ms = int(told.timestamp() * 1000)
-    return ms if ms >= 0 else None
 
 
 def _percent_decoded(name: str, value: str) -> str:

@@ -1,7 +1,7 @@
 """Debezium change events as JSON, with or without schemas, of every connector that has rows.
 
 What orders them is the connector's own, and read by the file of that database:
-PostgreSQL, MySQL and MariaDB, SQL Server, MongoDB. Others give no version, so that every
+PostgreSQL, MySQL and MariaDB, SQL Server, MongoDB, Oracle. Others give no version, so that every
 event applies.
 
 Holds: an operation is told by `op`, never by `source.snapshot`, which producers of this
@@ -10,6 +10,7 @@ What is no row (heartbeats, schema changes, transaction markers, messages) is ig
 its shape: all of them arrive at one address.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import cast
 
@@ -27,6 +28,7 @@ from warmer.ingest.formats.debezium_orders import (
     Ordered,
     mongodb,
     mysql,
+    oracle,
     postgresql,
     sqlserver,
     unordered,
@@ -51,15 +53,21 @@ KINDS = {
     "r": Kind.SNAPSHOT,
     "t": Kind.TRUNCATED,
 }
+_MONGODB = "mongodb"
 _ORDERS: Mapping[str, Callable[[Object], Ordered]] = {
     "postgresql": postgresql,
     "mysql": mysql,
     "mariadb": mysql,
     "sqlserver": sqlserver,
-    "mongodb": mongodb,
+    _MONGODB: mongodb,
+    "oracle": oracle,
 }
-_MADE_UP_BEFORE = frozenset({"postgresql"})
-"""Connectors whose `before` has invented columns beside the key (REPLICA IDENTITY DEFAULT)."""
+_TRUE_BEFORE = frozenset(_ORDERS) - {"postgresql"}
+"""Connectors whose `before` is true. PostgreSQL's has invented columns beside the key
+(REPLICA IDENTITY DEFAULT), and of others it is not known."""
+_SIGNED = re.compile(r"-?[0-9]{1,20}")
+_TIMES = {"ts_ms", "ts_us", "ts_ns"}
+_MARKER = {"status", "id", "ts_ms", "event_count", "data_collections"}
 
 
 def read(message: Message, source: Source) -> Read:
@@ -86,17 +94,18 @@ def row_change(
     kind: Kind, value: Object, origin: Object, key: Object | None
 ) -> RowChange:
     """Return the change of an envelope whose `source` is `origin`."""
-    connector = text(origin.get("connector"), "source.connector")
+    # Writers of this format other than Debezium leave it out, and all order with it.
+    connector = text_or(origin.get("connector"), "source.connector")
     ordered = _ORDERS.get(connector, unordered)(origin)
     return RowChange(
         kind=kind,
         db=text_or(origin.get("db"), "source.db"),
         schema=text_or(origin.get("schema"), "source.schema"),
         table=_table(origin, connector),
-        key=key,
+        key=_document_key(key) if connector == _MONGODB else key,
         after=_row(value.get("after"), "after", connector),
         before=_row(value.get("before"), "before", connector),
-        before_is=Before.KEY if connector in _MADE_UP_BEFORE else Before.FULL,
+        before_is=Before.FULL if connector in _TRUE_BEFORE else Before.KEY,
         row_version=ordered.row,
         commit_version=ordered.commit,
         lineage=_lineage(origin, connector, ordered.lineage),
@@ -115,7 +124,7 @@ def record_key(message: Message, source: Source) -> Object | None:
     columns = an_object(key, "key")
     if not columns:
         raise BadEvent("key: has no columns")
-    return {name: _document_id(value) for name, value in columns.items()}
+    return columns
 
 
 def committed_at(origin: Object) -> int | None:
@@ -127,10 +136,24 @@ def committed_at(origin: Object) -> int | None:
     return None if seconds is None else seconds * 1_000
 
 
+def of_no_row(value: Object) -> Ignored | None:
+    """Return why an event without an operation tells of no row; None if it may tell of one."""
+    if "databaseName" in value and ("ddl" in value or "tableChanges" in value):
+        return Ignored("schema_change")
+    if _is_marker(value):
+        return Ignored("transaction")
+    if value and value.keys() <= _TIMES:
+        return Ignored("heartbeat")
+    return None
+
+
 def _change(value: Object, message: Message, source: Source) -> Read:
     op = value.get("op")
     if op is None:
-        return _without_op(value)
+        ignored = of_no_row(value)
+        if ignored is None:
+            raise BadEvent("op: missing; flattened is the format debezium-flattened")
+        return ignored
     if op == "m":
         return Ignored("message")
     kind = KINDS.get(op) if isinstance(op, str) else None
@@ -141,18 +164,14 @@ def _change(value: Object, message: Message, source: Source) -> Read:
     return Changes((row_change(kind, value, origin, key),))
 
 
-def _without_op(value: Object) -> Read:
-    if "ddl" in value or "tableChanges" in value:
-        return Ignored("schema_change")
-    if value.get("status") in {"BEGIN", "END"}:
-        return Ignored("transaction")
-    if value.keys() <= {"ts_ms", "ts_us", "ts_ns"}:
-        return Ignored("heartbeat")
-    raise BadEvent("op: missing; flattened events are the format debezium-flattened")
+def _is_marker(value: Object) -> bool:
+    if not (value.keys() <= _MARKER and value.keys() & {"ts_ms", "event_count"}):
+        return False
+    return value.get("status") in ("BEGIN", "END")
 
 
 def _table(origin: Object, connector: str) -> str:
-    field = "collection" if connector == "mongodb" else "table"
+    field = "collection" if connector == _MONGODB else "table"
     return text(origin.get(field), f"source.{field}")
 
 
@@ -163,22 +182,35 @@ def _lineage(origin: Object, connector: str, of_order: str) -> str:
 
 def _row(value: object, name: str, connector: str) -> Object | None:
     """Return a row; MongoDB's is a text that holds its document."""
-    if connector != "mongodb" or not isinstance(value, str):
+    if connector != _MONGODB or not isinstance(value, str):
         return object_or_none(value, name)
     document = an_object(nested(value, name), name)
     # The key's column is `id`; the document calls it `_id`.
     columns = {column: _plain(item) for column, item in document.items()}
-    return columns if "_id" not in columns else {**columns, "id": columns["_id"]}
+    id_ = columns.get("_id")
+    # An id of several parts is as the key spells it.
+    return {**columns, "id": id_} if _is_plain(id_) else columns
+
+
+def _document_key(key: Object | None) -> Object | None:
+    """Return a document's key, whose values are texts that hold extended JSON."""
+    if key is None:
+        return None
+    return {name: _document_id(value) for name, value in key.items()}
 
 
 def _document_id(value: object) -> object:
-    """Return a key's value; MongoDB's is a text that holds extended JSON."""
     if not isinstance(value, str) or not value.startswith(("{", '"')):
         return value
     try:
-        return _plain(nested(value, "key"))
+        id_ = _plain(nested(value, "key"))
     except BadEvent:
         return value
+    return id_ if _is_plain(id_) else value
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, str | int) and not isinstance(value, bool)
 
 
 def _plain(value: object) -> object:
@@ -188,5 +220,5 @@ def _plain(value: object) -> object:
         if mark in {"$oid", "$uuid"} and isinstance(inner, str):
             return inner
         if mark in {"$numberLong", "$numberInt"} and isinstance(inner, str):
-            return int(inner) if inner.lstrip("-").isdecimal() else inner
+            return int(inner) if _SIGNED.fullmatch(inner) else inner
     return value

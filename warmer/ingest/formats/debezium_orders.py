@@ -8,6 +8,7 @@ a restore or another server, and then nothing compares: it is the lineage. A GTI
 is not: with several primaries it alternates within one binlog, which is ordered all the same.
 SQL Server: LSNs of 80 bits. MongoDB: the cluster's time and an ordinal; since 3.4 the time
 is the wall's, which compares with the former as little as two clocks do.
+Oracle: the commit's SCN and the change's, decimal texts.
 
 Does not hold: order across a failover, restore or upgrade of PostgreSQL. An event does not
 say that its log is another; see the source's regressions.
@@ -98,11 +99,20 @@ def mongodb(origin: Object) -> Ordered:
     """Return the time and the ordinal within its second."""
     ordinal = origin.get("ord")
     ts_ms = whole_or_none(origin.get("ts_ms"), "source.ts_ms")
-    if ts_ms is None or ordinal in {None, -1}:
+    if ts_ms is None or ordinal is None or ordinal in (-1, "-1"):
         return Ordered(None, None)
     place = (ts_ms, whole(ordinal, "source.ord"))
     wall = _released(origin) >= _WALL_TIME_SINCE
     return Ordered(place, place, "wall" if wall else "cluster")
+
+
+def oracle(origin: Object) -> Ordered:
+    """Return the commit's number and the change's; equal ones of a transaction are a tie."""
+    commit = whole_or_none(origin.get("commit_scn"), "source.commit_scn")
+    own = whole_or_none(origin.get("scn"), "source.scn")
+    if commit is None or own is None:
+        return Ordered(None, None)
+    return Ordered((commit, own), (commit, own))
 
 
 def _sequence(value: object) -> tuple[int | None, int] | None:

@@ -9,6 +9,7 @@ import binascii
 import contextlib
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, cast
 
 import orjson
@@ -80,6 +81,19 @@ def whole(value: object, name: str) -> int:
 def whole_or_none(value: object, name: str) -> int | None:
     """Return an unsigned 64-bit number, None for null; raises BadEvent."""
     return None if value is None else whole(value, name)
+
+
+def unix_ms(value: object) -> int | None:
+    """Return the Unix ms of an ISO 8601 time; None where it is not told, or not so."""
+    if not isinstance(value, str):
+        return None
+    try:
+        told = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    if told.tzinfo is None:
+        return None
+    return max(0, int(told.timestamp() * 1_000))
 
 
 def shown(value: object) -> str:

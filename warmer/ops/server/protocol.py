@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from typing_extensions import override
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,8 @@ class _Protocol(HttpToolsProtocol):
         self._within(None)
         if self.transport.is_closing():
             return
-        if not (self.cycle and self.cycle.response_started):
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is None or not cycle.response_started:
             self.transport.write(
                 f"HTTP/1.1 {status.value} {status.phrase}\r\n"
                 "content-length: 0\r\nconnection: close\r\n\r\n".encode()
