@@ -202,6 +202,15 @@ ORDERED = {
         (1_790_000_000_000, 31),
         "mongodb/shop/shop/cluster",
     ),
+    "oracle": Ordered(
+        postgresql(origin={"connector": "oracle", "commit_scn": "2000", "scn": "1990"}),
+        (2000, 1990),
+        (2000, 1990),
+        "oracle/notes/notes/",
+    ),
+    "no connector told": Ordered(
+        envelope("u", {"db": "notes", "table": "note"}), None, None, "//notes/"
+    ),
     "another connector": Ordered(
         postgresql(origin={"connector": "db2"}), None, None, "db2/notes/notes/"
     ),
@@ -352,6 +361,19 @@ def test_a_document_is_its_id_however_it_is_written(key: dict[str, str]) -> None
     assert only(gone, key).event.entities == ("note:65f0",)
 
 
+def test_a_document_whose_id_has_parts_is_its_ids_text() -> None:
+    """Its own spelling of the id is another, and must not become another entity."""
+    key = {"id": '{"a": 1,"b": 2}'}
+    written = mongodb() | {"after": '{"_id":{"b":2,"a":1}}'}
+    assert only(mongodb("d"), key).event.entities == only(written, key).event.entities
+
+
+def test_a_text_that_looks_like_json_is_itself_where_keys_are_columns() -> None:
+    """KEYS-3: two rows must not become one entity."""
+    quoted = only(postgresql(), {"slug": '"a"'}).event.entities
+    assert quoted != only(postgresql(), {"slug": "a"}).event.entities
+
+
 def test_a_document_is_read_out_of_its_text() -> None:
     source = replace(SHOP, tables={"note": Table((EntityTemplate("folder:{folder}"),))})
     value = mongodb() | {
@@ -412,7 +434,7 @@ UNREADABLE = [
     (postgresql() | {"op": ["c"]}, "op: a list is not one of"),
     ({"id": 9, "text": "hi"}, "op: missing"),
     (postgresql() | {"source": None}, "source: is null"),
-    (postgresql(origin={"connector": None}), "source.connector: is null"),
+    (postgresql(origin={"connector": 7}), "source.connector: is a number"),
     (postgresql(origin={"table": ""}), "source.table: is empty"),
     (postgresql(origin={"lsn": True}), "source.lsn: is a boolean"),
     (postgresql(origin={"lsn": 1e30}), "source.lsn: is a number that is not whole"),
@@ -425,6 +447,9 @@ UNREADABLE = [
     (postgresql(after=[1]), "after: is a list"),
     (postgresql(after=None), "after, before and key are missing"),
     (mysql(origin={"file": "binlog"}), "source.file: is no binlog file's name"),
+    (mongodb(origin={"ord": [1]}), "source.ord: is a list"),
+    ({"status": ["END"], "id": "1", "ts_ms": 1}, "op: missing"),
+    (postgresql(origin={"ts_ms": None, "ts_sec": 2**63}), "source.ts_sec"),
     (mysql(origin={"pos": None}), "source.pos: is null"),
     (sqlserver(origin={"commit_lsn": "27:758:5"}), "source.commit_lsn: is no LSN"),
     (sqlserver(origin={"event_serial_no": 2**32}), "source.event_serial_no"),

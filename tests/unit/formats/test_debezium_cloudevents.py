@@ -87,7 +87,7 @@ def test_a_truncated_table_and_a_row_that_was_read() -> None:
     ("value", "says"),
     [
         (event(iodebeziumop=None), "iodebeziumop: null is not one of"),
-        (event(iodebeziumconnector=None), "source.connector: is null"),
+        (event(iodebeziumconnector=7), "source.connector: is a number"),
         (event(iodebeziumtable=None), "source.table: is null"),
         (event(iodebeziumlsn="x"), "source.lsn: is text"),
         (event(data=7), "data: is a number"),

@@ -68,8 +68,12 @@ def test_a_column_may_be_the_version() -> None:
 
 
 def test_a_source_of_one_table_need_not_tell_it() -> None:
-    source = replace(SHOP, tables={"public.note": KEYED_BY_ID})
-    assert told(source, row(__table=None))[0][0] == ("note:7",)
+    by_sku = Table((EntityTemplate("sku:{sku}"),))
+    source = replace(SHOP, tables={"note": by_sku})
+    assert told(source, row(__table=None))[0][0] == ("sku:A-1",)
+    # Which part of the name is a schema, and which a database, is not known.
+    qualified = replace(SHOP, tables={"public.note": by_sku})
+    assert "__table: is null" in refused(qualified, row(__table=None))
     assert "__table: is null" in refused(SHOP, row(__table=None))
 
 
@@ -78,8 +82,16 @@ def test_a_row_of_a_snapshot_moves_no_floor() -> None:
     assert (arrival.event.version, arrival.event.warm) == (None, True)
 
 
-def test_a_tombstone_is_ignored() -> None:
+def test_what_changes_no_row_is_ignored_by_name() -> None:
+    """CDC-SHAPE-1: the transform lets through what is no row."""
     assert read(SHOP, None) == Ignored("tombstone")
+    assert read(SHOP, {"ts_ms": 1}) == Ignored("heartbeat")
+
+
+def test_only_the_commits_time_is_when_it_happened() -> None:
+    read_later = row(__ts_ms=1_790_000_099_000)
+    (arrival,) = arrived(SHOP, read_later)
+    assert arrival.event.occurred_at == 1_790_000_000_123
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ from warmer.ingest.formats.fields import (
     shown,
     text,
     text_or,
+    whole,
     whole_or_none,
 )
 from warmer.model.source import Before, Source
@@ -133,7 +134,7 @@ def committed_at(origin: Object) -> int | None:
     if ts_ms is not None:
         return ts_ms
     seconds = whole_or_none(origin.get("ts_sec"), "source.ts_sec")
-    return None if seconds is None else seconds * 1_000
+    return None if seconds is None else whole(seconds * 1_000, "source.ts_sec")
 
 
 def of_no_row(value: Object) -> Ignored | None:

@@ -3,8 +3,9 @@
     {"id": 7, "sku": "A-1", "__op": "u", "__table": "product", "__lsn": 901344,
      "__deleted": "false"}
 
-Metadata has the transform's default prefix. Without `add.fields` there is no version and
-no table, and without `delete.tombstone.handling.mode=rewrite` a delete is only a tombstone.
+Metadata is known by the transform's default prefix; where it has another, `version_fields`
+names what orders. Without `add.fields` there is no version and no table, and without
+`delete.tombstone.handling.mode=rewrite` a delete is only a tombstone.
 """
 
 import re
@@ -20,7 +21,13 @@ from warmer.ingest.formats import (
     RowChange,
     Unreadable,
 )
-from warmer.ingest.formats.debezium import KINDS, committed_at, record_key, unwrapped
+from warmer.ingest.formats.debezium import (
+    KINDS,
+    committed_at,
+    of_no_row,
+    record_key,
+    unwrapped,
+)
 from warmer.ingest.formats.debezium_orders import (
     Ordered,
     mysql,
@@ -31,9 +38,10 @@ from warmer.ingest.formats.debezium_orders import (
 from warmer.ingest.formats.fields import Object, an_object, shown, text, text_or
 from warmer.model.source import Before, Source
 
+# `__ts_ms` is when the connector read the event: only its source's is the commit's.
 _METADATA = re.compile(
-    r"__(?:source_)?(op|table|db|schema|name|connector|version|lsn|sequence|ts_ms|file|pos|row"
-    r"|commit_lsn|change_lsn|event_serial_no|deleted)"
+    r"__(?:(?:source_)?(op|table|db|schema|name|version|lsn|sequence|file|pos|row"
+    r"|commit_lsn|change_lsn|event_serial_no|deleted)|source_(ts_ms))"
 )
 
 
@@ -50,6 +58,9 @@ def read(message: Message, source: Source) -> Read:
 
 def _change(row: Object, message: Message, source: Source) -> Read:
     about = _metadata(row)
+    ignored = None if about else of_no_row(row)
+    if ignored is not None:
+        return ignored
     kind = _kind(about)
     ordered = _ordered(about)
     gone = kind is Kind.DELETED
@@ -80,7 +91,7 @@ def _metadata(row: Object) -> Mapping[str, object]:
     for name, value in row.items():
         mark = _METADATA.fullmatch(name)
         if mark is not None and value is not None:
-            found[mark[1]] = value
+            found[mark[1] or mark[2]] = value
     return found
 
 
@@ -95,9 +106,10 @@ def _kind(about: Mapping[str, object]) -> Kind:
 
 
 def _table(about: Mapping[str, object], source: Source) -> str:
-    """Return the table; a source of one table need not tell it."""
-    if about.get("table") is None and len(source.tables) == 1:
-        return next(iter(source.tables)).rpartition(".")[2]
+    """Return the table; a source of one, named without a schema, need not tell it."""
+    only = next(iter(source.tables)) if len(source.tables) == 1 else "."
+    if about.get("table") is None and "." not in only:
+        return only
     return text(about.get("table"), "__table")
 
 

@@ -6,8 +6,8 @@ id; a version, an aggregate's type) comes as headers of the record, or in base64
 `X-DEBEZIUM-…` over HTTP.
 
 The version is a field or header that `version_fields` names; without that, `version`. The
-entity is `<type>:<id>` where a type is told (header `aggregatetype`, or the topic's end in
-`X-DEBEZIUM-TOPIC`), else what the key says.
+entity is `<type>:<id>` where a type is told (header or field `aggregatetype`), else
+what the key says.
 """
 
 from warmer.errors import BadEvent
@@ -24,7 +24,7 @@ from warmer.ingest.formats.fields import (
 from warmer.model.key import encode_part
 from warmer.model.source import Source
 
-_TYPES = ("aggregatetype", "aggregate_type", "eventtype_aggregate")
+_TYPES = ("aggregatetype", "aggregate_type")
 _IDS = ("aggregateid", "aggregate_id")
 
 
@@ -51,10 +51,10 @@ def _named(message: Message, source: Source) -> Named:
 
 def _payload(value: object) -> Object:
     """Return the payload's fields, none where it is not an object."""
+    if isinstance(value, dict) and value.keys() == {"schema", "payload"}:
+        value = value["payload"]
     if isinstance(value, str):
         value = nested(value, "payload")
-    if isinstance(value, dict) and value.keys() == {"schema", "payload"}:
-        return _payload(value["payload"])
     return value if isinstance(value, dict) else {}
 
 
