@@ -81,6 +81,7 @@ def test_a_truncated_table_and_a_row_that_was_read() -> None:
     (arrival,) = arrived(SHOP, event(iodebeziumop="r"))
     assert arrival.event.version is None
     assert read(SHOP, None) == Ignored("tombstone")
+    assert read(SHOP, event(iodebeziumop="m")) == Ignored("message")
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,9 @@ def test_the_aggregate_may_be_told_in_several_ways() -> None:
     headers = HEADERS | {"x-key": base64.b64encode(b'"42"').decode()}
     assert told(keyed, {}, headers=headers)[0][0] == ("order:42",)
     assert told(keyed, {}, headers=HEADERS | {"x-key": "a-42"})[0][0] == ("order:a-42",)
+    sent = replace(SHOP, key_header="x-debezium-order")
+    http = over_http(HEADERS | {"order": "a-42"})
+    assert told(sent, {}, headers=http)[0][0] == ("order:a-42",)
     told_in_it = {"aggregateid": 42, "aggregatetype": "order"}
     assert told(SHOP, told_in_it)[0][0] == ("order:42",)
 

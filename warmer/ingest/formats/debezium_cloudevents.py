@@ -38,6 +38,8 @@ _FIELDS = {
         "commit_lsn",
         "change_lsn",
         "event_serial_no",
+        "commit_scn",
+        "scn",
         "op",
     )
 }
@@ -56,9 +58,11 @@ def read(message: Message, source: Source) -> Read:
 def _change(event: Object, message: Message, source: Source) -> Read:
     about = _source(event)
     op = about.get("op")
+    if op == "m":
+        return Ignored("message")
     kind = KINDS.get(op) if isinstance(op, str) else None
     if kind is None:
-        raise BadEvent(f"iodebeziumop: {shown(op)} is not one of c, u, d, r, t")
+        raise BadEvent(f"iodebeziumop: {shown(op)} is not one of c, u, d, r, t, m")
     data = unwrapped(event.get("data"), "data")
     envelope = an_object({} if data is None else data, "data")
     return Changes((row_change(kind, envelope, about, record_key(message, source)),))

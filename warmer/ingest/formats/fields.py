@@ -143,7 +143,8 @@ def key_of_header(headers: Mapping[str, str], name: str) -> object | None:
     for raw in (_decoded(value), value.encode()):
         with contextlib.suppress(orjson.JSONDecodeError):
             return cast("object", orjson.loads(raw or b""))
-    return value
+    sink = "x-debezium-"
+    return header(headers, name[len(sink) :]) if name.startswith(sink) else value
 
 
 def header(headers: Mapping[str, str], name: str) -> str | None:
