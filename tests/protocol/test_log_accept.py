@@ -170,6 +170,22 @@ async def test_an_old_lineage_says_nothing_about_order(events: EventStream) -> N
     assert await versions(events) == ["7", "0 (epoch 1)", "7 (epoch 1)", None]
 
 
+async def test_after_an_opening_by_hand_an_old_lineage_is_in_order_again(
+    events: EventStream,
+) -> None:
+    """CDC-GAP-4: failover and failback."""
+    for lineage in "aba":
+        await accept(events, change(7, lineage=lineage))
+    await events.accept([], SHOP, open_epoch="failed back")
+    await accept(events, change(8, lineage="a"))
+    await accept(events, change(9, lineage="a"))
+    assert (await versions(events))[-3:] == [
+        "0 (epoch 2)",
+        "8 (epoch 2)",
+        "9 (epoch 2)",
+    ]
+
+
 async def test_events_without_a_lineage_keep_the_epoch(events: EventStream) -> None:
     await accept(events, change(7, lineage="a"), change(8, lineage="b"))
     assert (await accept(events, change(9), change(None))).epoch is None

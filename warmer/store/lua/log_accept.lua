@@ -186,7 +186,13 @@ end
 
 redis.call("SADD", sources, source)
 redis.call("ZREMRANGEBYSCORE", seen, "-inf", now - bounds.dedupe_ms)
-if open ~= "" then open_epoch(open) end
+if open ~= "" then
+    open_epoch(open)
+    -- By hand: a source that went back to an old lineage for good is in order again.
+    known.lineage = nil
+    redis.call("DEL", lineages)
+    redis.call("HDEL", state, "lineage")
+end
 local new, accepted, unordered = {}, 0, 0
 for at, record in ipairs(cjson.decode(records)) do
     local event, lineage, entity, by_entity, digits, occurred_at, identity = unpack(record)
