@@ -81,13 +81,13 @@ class LogState:
 
 
 class EventStream:
-    """The event log of one control server."""
+    """The event log of one control server. `group` are those who read it."""
 
     def __init__(self, link: ControlLink, *, max_backlog: int = MAX_BACKLOG) -> None:
         self._link = link
         self._redis = link.redis
         self._max_backlog = max_backlog
-        self._consumers = ConsumerGroup(link, streams=[EVENT_LOG], name=EVENT_GROUP)
+        self.group = ConsumerGroup(link, streams=[EVENT_LOG], name=EVENT_GROUP)
 
     async def append(self, events: Sequence[bytes]) -> list[str]:
         """Append events in this order; return their ids in the log."""
@@ -167,20 +167,18 @@ class EventStream:
         self, consumer: str, *, count: int, block_ms: int
     ) -> Sequence[Logged]:
         """Return the next events nobody was given yet, waiting up to `block_ms` for one."""
-        return _given(
-            await self._consumers.read(consumer, count=count, block_ms=block_ms)
-        )
+        return given(await self.group.read(consumer, count=count, block_ms=block_ms))
 
     async def own_pending(self, consumer: str, *, count: int) -> Sequence[Logged]:
         """Return what `consumer` was given and has not acknowledged, oldest first."""
-        return _given(await self._consumers.own_pending(consumer, count=count))
+        return given(await self.group.own_pending(consumer, count=count))
 
     async def claim_abandoned(
         self, consumer: str, *, min_idle_ms: int, count: int
     ) -> Sequence[Logged]:
         """Take over what other consumers were given and let lie for `min_idle_ms`."""
-        return _given(
-            await self._consumers.claim_abandoned(
+        return given(
+            await self.group.claim_abandoned(
                 consumer, min_idle_ms=min_idle_ms, count=count
             )
         )
@@ -195,19 +193,19 @@ class EventStream:
 
     async def keep(self, consumer: str, ids: Sequence[str]) -> None:
         """Say that `consumer` still works on these entries."""
-        await self._consumers.keep(consumer, _named(ids))
+        await self.group.keep(consumer, _named(ids))
 
     async def acknowledge(self, ids: Sequence[str]) -> None:
         """Say that these entries are applied."""
-        await self._consumers.acknowledge(_named(ids))
+        await self.group.acknowledge(_named(ids))
 
     async def forget(self, consumer: str) -> None:
         """Remove a consumer that leaves, unless it holds entries another must take over."""
-        await self._consumers.forget(consumer)
+        await self.group.forget(consumer)
 
     async def forget_dead(self, *, idle_ms: int = DEAD_AFTER_MS) -> int:
         """Remove consumers that hold nothing and have not asked for so long; count them."""
-        return await self._consumers.forget_dead(idle_ms=idle_ms)
+        return await self.group.forget_dead(idle_ms=idle_ms)
 
     async def trim(self, *, older_than_ms: int, at_most: int | None = None) -> int:
         """Remove entries of that age, but never one that is not acknowledged.
@@ -215,7 +213,7 @@ class EventStream:
         Of more than `at_most` entries, also younger ones. Returns how many went. The
         server keeps up to one node (about 100 entries) more.
         """
-        return await self._consumers.trim(older_than_ms=older_than_ms, at_most=at_most)
+        return await self.group.trim(older_than_ms=older_than_ms, at_most=at_most)
 
     async def replay(self, source: str, *, since_ms: int, dry_run: bool = False) -> int:
         """Append a source's events of the last `since_ms` again; return how many.
@@ -261,10 +259,10 @@ class EventStream:
 
     async def make_group(self) -> None:
         """Make the consumer group, from the start of the stream, if it is not there."""
-        await self._consumers.make()
+        await self.group.make()
 
     async def _group(self) -> Mapping[str, Any] | None:
-        groups = await self._consumers.groups(EVENT_LOG)
+        groups = await self.group.groups(EVENT_LOG)
         return next(
             (each for each in groups if text(each["name"]) == EVENT_GROUP), None
         )
@@ -305,7 +303,8 @@ def _source_of(fields: Mapping[bytes, bytes]) -> str | None:
     return source if isinstance(source, str) else None
 
 
-def _given(entries: Sequence[StreamEntry]) -> list[Logged]:
+def given(entries: Sequence[StreamEntry]) -> list[Logged]:
+    """Return entries of the event log's group as entries of the event log."""
     return [_logged(entry.id, entry.fields) for entry in entries]
 
 
