@@ -191,8 +191,11 @@ class Consumer:
             source="event_log",
             at_ms=self._clock.now_ms(),
             log_id=entry.id,
+            epoch=entry.epoch,
+            ordered=entry.ordered,
         )
-        await self._control.park([letter])
+        gone = await self._control.park([letter])
+        self._signals.count("dead_letters_dropped", by=gone)
         self._signals.count("events_refused", word)
         self._report("event_refused", word)
 

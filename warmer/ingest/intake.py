@@ -14,7 +14,7 @@ import orjson
 
 from warmer.clock import Clock
 from warmer.errors import BadEvent
-from warmer.ingest.dead_letters import message_letter
+from warmer.ingest.dead_letters import Letter, message_letter
 from warmer.ingest.event_log import record_of
 from warmer.ingest.formats import (
     Changes,
@@ -52,8 +52,8 @@ class Report(Protocol):
 class DeadLetters(Protocol):
     """Where what cannot be understood goes."""
 
-    async def park(self, letters: Sequence[Mapping[str, str | bytes]]) -> None:
-        """Set these aside."""
+    async def park(self, letters: Sequence[Letter]) -> int:
+        """Set these aside; return how many older ones went for it."""
         ...
 
 
@@ -96,7 +96,7 @@ class Intake:
         Raises BadEvent, and takes none, if one of them can be neither read nor kept apart.
         """
         records: list[Record] = []
-        dead: list[Mapping[str, str | bytes]] = []
+        dead: list[Letter] = []
         ignored: Counter[str] = Counter()
         reads = reader(source.format)(messages, source)
         for message, read in zip(messages, reads, strict=True):
@@ -115,7 +115,7 @@ class Intake:
             ]
         new = await self._accepted(records, source) if records else 0
         if dead:
-            await self._letters.park(dead)
+            await self._park(dead)
         taken = Taken(new, len(records) - new, ignored.total(), len(dead))
         self._count(source.name, taken, ignored)
         return taken
@@ -142,9 +142,13 @@ class Intake:
             reason=reason,
             at_ms=self._clock.now_ms(),
         )
-        await self._letters.park([letter])
+        await self._park([letter])
         self._signals.count("messages_unreadable", source.name)
         return Taken(dead=1)
+
+    async def _park(self, letters: Sequence[Letter]) -> None:
+        gone = await self._letters.park(letters)
+        self._signals.count("dead_letters_dropped", by=gone)
 
     def _count(self, source: str, taken: Taken, ignored: Mapping[str, int]) -> None:
         count = self._signals.count
@@ -154,9 +158,7 @@ class Intake:
         count("events_accepted", source, by=taken.accepted)
         count("events_duplicate", source, by=taken.duplicate)
 
-    def _letter(
-        self, source: Source, message: Message, reason: str
-    ) -> Mapping[str, str | bytes]:
+    def _letter(self, source: Source, message: Message, reason: str) -> Letter:
         return message_letter(
             source=source.name,
             value=message.raw or _dumped(message.value),

@@ -57,15 +57,18 @@ def arrivals(changes: Changes, source: Source) -> tuple[list[Arrival], int]:
 def _of_named(change: Named, source: Source) -> Arrival:
     version = None if source.order is Order.NONE else change.version
     entities = tuple(dict.fromkeys(map(canonical_entity, change.entities)))
+    prefixes = tuple(
+        dict.fromkeys(prefix and canonical_entity(prefix) for prefix in change.prefixes)
+    )
     return Arrival(
         Event(
-            id=_id(change.id, entities or change.prefixes, change.version),
+            id=_id(change.id, entities or prefixes, change.version),
             source=source.name,
             entities=entities,
             version=_version(source, version),
             mode=change.mode,
             occurred_at=change.occurred_at,
-            prefixes=change.prefixes,
+            prefixes=prefixes,
         ),
         identity=change.id if change.unique else "",
     )

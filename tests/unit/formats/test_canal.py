@@ -39,6 +39,10 @@ def test_a_message_is_its_rows_and_none_has_an_order() -> None:
     assert first.event.occurred_at == 1_790_000_000_123
 
 
+def test_a_row_is_a_row_whatever_its_flag() -> None:
+    assert len(told(SHOP, message(isDdl="false"))) == 2
+
+
 def test_ticdc_orders_the_whole_cluster() -> None:
     commit = 446_600_000_000_000_001
     first, _ = arrived(SHOP, message(_tidb={"commitTs": commit}))

@@ -7,7 +7,7 @@ import pytest
 
 from tests.formats import KEYED_BY_ID, arrived, read, refused, told
 from warmer.ingest.formats import Ignored
-from warmer.model.source import Source
+from warmer.model.source import EntityTemplate, Source, Table
 
 SHOP = Source("shop-db", "cockroachdb")
 
@@ -51,6 +51,17 @@ def test_the_key_is_named_by_the_table() -> None:
     assert told(keyed, feed(row()))[0][0] == ("note:7",)
     compound = feed(row(key=["eu", 7]))
     assert told(SHOP, compound)[0][0] == ("note:eu:7",)
+
+
+def test_a_deleted_row_is_named_by_its_key_wherever_that_is_declared() -> None:
+    """R-INV-4: a delete brings the key's values and no column."""
+    by_id = Table((EntityTemplate("note:{id}"),), key=("id",))
+    gone = feed(row(after=None))
+    assert told(replace(SHOP, tables={"note": by_id}), gone)[0][0] == ("note:7",)
+    assert told(replace(SHOP, unlisted=by_id), gone)[0][0] == ("note:7",)
+    full = feed(row(after=None, topic="shop.public.note"))
+    assert told(replace(SHOP, tables={"public.note": by_id}), full)[0][0] == ("note:7",)
+    assert told(SHOP, full)[0][0] == ("note:7",)
 
 
 def test_an_enriched_row_tells_the_same() -> None:

@@ -98,11 +98,12 @@ class Letters:
     def __init__(self) -> None:
         self.letters: list[Any] = []
 
-    async def park(self, letters: Sequence[Any]) -> None:
+    async def park(self, letters: Sequence[Any]) -> int:
         for letter in letters:
             assert all(isinstance(value, str | bytes) for value in letter.values())
             assert letter["reason"]
         self.letters += letters
+        return 0
 
 
 def mutated(value: Any, rng: random.Random) -> Any:

@@ -101,6 +101,7 @@ def test_what_changes_no_row_is_ignored(type_: str, reason: str) -> None:
         ({"table": None}, "table: is null"),
         ({"position": "800911"}, "position: is no binlog file's name"),
         ({"position": "mysql-bin.000042:x"}, "position: is text, not a whole number"),
+        ({"ts": 2**64 - 1}, "ts: is a number, not a whole number of 64 bits"),
         ({"xoffset": 1.5}, "xoffset: is a number that is not whole"),
         ({"primary_key_columns": "id"}, "primary_key_columns: is no list"),
         (

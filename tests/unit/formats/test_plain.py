@@ -24,7 +24,10 @@ SHOP = Source("shop-db", "plain")
         ({"entity": "a:1", "entities": ["b:2"]}, ("a:1", "b:2"), None),
         ({"prefixes": ["product:"]}, ("product:*",), None),
         ({"prefixes": [""]}, ("*",), None),
-        ({"entity": "a b", "x_trace": {"own": 1}}, ("a%20b",), None),
+        ({"prefixes": ["a b:", "a b:"]}, ("a%20b:*",), None),
+        ({"entity": "a b", "trace": {"own": 1}}, ("a%20b",), None),
+        ({"entity": "a:1", "revision": 5, "identity": "x"}, ("a:1",), None),
+        ({"entity": "a:1", "version": 5, "versions": [5]}, ("a:1",), (5,)),
     ],
 )
 def test_a_message_names_its_entities(
@@ -60,7 +63,15 @@ def test_other_fields_may_make_the_version() -> None:
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ({"entity": "a:1", "verison": 17}, "'verison': is not known"),
+        (
+            {"entity": "a:1", "verison": 17},
+            "'verison': is not known; did you mean version",
+        ),
+        ({"entity": "a:1", "Version": 17}, "did you mean version"),
+        ({"entity": "a:1", "entites": ["b:2"]}, "did you mean entities"),
+        ({"prefix": "a:"}, "did you mean prefixes"),
+        ({"entity": "a:1"} | {f"f{n}": n for n in range(100)}, "event: 101 fields"),
+        ({"prefixes": ["a" * 300]}, "300 bytes"),
         ({"version": 17}, "entity: missing"),
         ({"entities": []}, "entity: missing"),
         ({"entity": 7}, "entity: is a number"),

@@ -73,6 +73,30 @@ def test_a_line_is_its_row(value: dict[str, Any], entities: tuple[str, ...]) -> 
     assert told(SHOP, value)[0][0] == entities
 
 
+def test_the_key_is_what_the_plugin_calls_so() -> None:
+    """R-INV-4: with REPLICA IDENTITY FULL the identity is the whole row."""
+    bare = Source("shop-db", "wal2json")
+    keyed = {"pk": [{"name": "id", "type": "integer"}]}
+    whole = [{"name": "id", "value": 6}, {"name": "text", "value": "hi"}]
+    assert told(bare, line(identity=whole, **keyed))[0][0] == ("note:7", "note:6")
+    gone = line("D", columns=None, identity=whole, **keyed)
+    assert told(bare, gone)[0][0] == ("note:6",)
+    assert "key: missing" in refused(bare, line())
+    first = {
+        "nextlsn": "0/1",
+        "change": [
+            {
+                "kind": "insert",
+                "table": "note",
+                "pk": {"pknames": ["id"], "pktypes": ["integer"]},
+                "columnnames": ["id"],
+                "columnvalues": [7],
+            }
+        ],
+    }
+    assert told(bare, first) == [(("note:7",), (1, 0))]
+
+
 def test_the_first_format_is_a_transaction_at_once() -> None:
     value = {
         "xid": 571,
@@ -123,6 +147,8 @@ def test_what_changes_no_row_is_ignored(value: object, reason: str) -> None:
         (line(table=None), "table: is null"),
         (line(columns={}), "columns: is an object"),
         (line(columns=[{"value": 7}]), "columns.name: is null"),
+        (line(pk=[7]), "pk: is a number"),
+        (line(pk={}), "pk: is an object"),
         ({"change": 7}, "change: is a number"),
         ({"change": [{"kind": "merge"}]}, "change.kind: 'merge' is not known"),
         (

@@ -46,12 +46,13 @@ def _changes(message: Object) -> Read:
     type_ = text(message.get("type"), "type").upper()
     if type_ in _EMPTYING:
         return Changes((_change(Kind.TRUNCATED, message, None, None),))
-    if message.get("isDdl") or type_ in _OTHER:
-        return Ignored("schema_change")
     if type_.startswith("TIDB_"):
         return Ignored("heartbeat")
     kind = _KINDS.get(type_)
     if kind is None:
+        # By its type first: a flag of another form must not hide a row.
+        if type_ in _OTHER or message.get("isDdl") is True:
+            return Ignored("schema_change")
         raise BadEvent(f"type: {shown(type_)} is not known")
     rows = _rows(message.get("data"), "data")
     if not rows:

@@ -6,7 +6,7 @@ a newer one. `resolved` says that nothing older comes, and changes no row.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from warmer.errors import BadEvent
 from warmer.ingest.formats import (
@@ -28,7 +28,7 @@ from warmer.ingest.formats.fields import (
     text_or,
     whole,
 )
-from warmer.model.source import Source
+from warmer.model.source import RowId, Source
 
 _CLOCK = re.compile(r"([0-9]{1,19})(?:\.([0-9]{1,10}))?")
 _KINDS = {"c": Kind.WRITTEN, "u": Kind.WRITTEN, "d": Kind.DELETED, "r": Kind.SNAPSHOT}
@@ -63,11 +63,13 @@ def _row(row: Object, source: Source) -> RowChange:
         return _enriched(row)
     after = object_or_none(row.get("after"), "after")
     version = _version(row.get("updated"), "updated")
-    topic = text(row.get("topic"), "topic")
+    at = _place(text(row.get("topic"), "topic"))
     return RowChange(
         kind=Kind.DELETED if after is None else Kind.WRITTEN,
-        table=topic,
-        key=_key(row.get("key"), source, topic),
+        db=at.db,
+        schema=at.schema,
+        table=at.table,
+        key=_key(row.get("key"), source.table(at).key),
         after=after,
         before=object_or_none(row.get("before"), "before"),
         row_version=version,
@@ -106,13 +108,21 @@ def _version(value: object, name: str) -> tuple[int, int] | None:
     return whole(found[1], name), int(found[2] or 0)
 
 
-def _key(value: object, source: Source, topic: str) -> Object | None:
+def _place(topic: str) -> RowId:
+    """Return where a topic's rows stand; with `full_table_name` it tells all of that."""
+    match topic.split("."):
+        case [db, schema, table]:
+            return RowId(db, schema, table)
+        case _:
+            return RowId("", "", topic)
+
+
+def _key(value: object, columns: Sequence[str]) -> Object | None:
     """Return the key; its values come without names, in the order of the table's key."""
     if value is None:
         return None
     if not isinstance(value, list) or not value:
         raise BadEvent(f"key: is {shape(value)}, not a list of values")
-    columns = source.tables[topic].key if topic in source.tables else ()
     if len(columns) == len(value):
         return dict(zip(columns, value, strict=True))
     return {f"#{index}": part for index, part in enumerate(value)}

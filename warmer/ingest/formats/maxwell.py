@@ -122,4 +122,6 @@ def _version(event: Object) -> tuple[tuple[int, ...] | None, str]:
 def _occurred_at(event: Object, kind: Kind) -> int | None:
     ts = whole_or_none(event.get("ts"), "ts")
     # Rows are dated in seconds, schema changes in milliseconds.
-    return ts if ts is None or kind is Kind.TRUNCATED else ts * 1_000
+    if ts is None or kind is Kind.TRUNCATED:
+        return ts
+    return whole(ts * 1_000, "ts")

@@ -7,10 +7,12 @@
 
 `source.version_fields` names other fields for the version. An `id` tells a repetition.
 
-Holds: a field that nobody knows is refused, into the dead letters: a misspelt `verison`
-would turn a versioned producer into one whose late events win. Fields that begin with
-`x_` are the producer's own.
+Holds: a field that nobody knows is passed over, so that a producer may add one. But if it
+is spelt almost as the version or a list that is missing, the message is refused, into the
+dead letters: a `verison` would lose its order, `entites` their invalidation, unheard.
 """
+
+from difflib import get_close_matches
 
 from warmer.errors import BadEvent
 from warmer.ingest.event_log import MAX_ENTITIES, MAX_PREFIXES
@@ -27,16 +29,13 @@ from warmer.ingest.formats.fields import (
 from warmer.model.event import PurgeMode
 from warmer.model.source import Source
 
-_KNOWN = {
-    "entity",
-    "entities",
-    "prefixes",
-    "version",
-    "mode",
-    "occurred_at",
-    "id",
-}
-_OWN = "x_"
+MAX_FIELDS = 100
+
+_KNOWN = frozenset(
+    {"entity", "entities", "prefixes", "version", "mode", "occurred_at", "id"}
+)
+_ALMOST = 0.85
+"""`verison` and `Version` are almost version; `revision` and `version_id` are not."""
 _MODES = {"soft": PurgeMode.SOFT, "hard": PurgeMode.HARD}
 
 
@@ -49,9 +48,7 @@ def read(message: Message, source: Source) -> Read:
 
 
 def _named(event: Object, source: Source) -> Named:
-    for name in sorted(set(event) - _KNOWN - set(source.version_fields)):
-        if not name.startswith(_OWN):
-            raise BadEvent(f"{name[:80]!r}: is not known; own fields begin with {_OWN}")
+    _refuse_misspelt(event, source)
     entities = (*_one(event), *_texts(event, "entities", MAX_ENTITIES))
     prefixes = _texts(event, "prefixes", MAX_PREFIXES, empty=True)
     if not (entities or prefixes):
@@ -66,6 +63,18 @@ def _named(event: Object, source: Source) -> Named:
         id=id_,
         unique=bool(id_),
     )
+
+
+def _refuse_misspelt(event: Object, source: Source) -> None:
+    """Refuse an unknown field that seems to stand for one whose absence nobody would see."""
+    if len(event) > MAX_FIELDS:
+        raise BadEvent(f"event: {len(event)} fields, allowed are {MAX_FIELDS}")
+    told = ("entities", "prefixes", *(source.version_fields or ("version",)))
+    missing = [name for name in told if event.get(name) is None]
+    for name in event.keys() - _KNOWN - set(source.version_fields):
+        meant = get_close_matches(name.lower(), missing, n=1, cutoff=_ALMOST)
+        if meant:
+            raise BadEvent(f"{name[:80]!r}: is not known; did you mean {meant[0]}?")
 
 
 def _one(event: Object) -> tuple[str, ...]:

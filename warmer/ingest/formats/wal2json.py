@@ -4,6 +4,7 @@ Format 2 tells the commit's LSN at a transaction's beginning only, so that its r
 ordered by (commit LSN, ordinal) if `B` comes in the same body, before them. Rows without it
 have their own LSN, which orders one row.
 What is not in the replica identity is not told of a row that was.
+The key is what `include-pk` names, never the identity: that may be all of the row.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from warmer.ingest.formats.fields import (
     Object,
     an_object,
     log_sequence_number,
+    object_or_none,
     shape,
     shown,
     text,
@@ -99,7 +101,7 @@ def _of_line(line: Object, transaction: _Transaction) -> Read:
                 kind=kind,
                 schema=text_or(line.get("schema"), "schema"),
                 table=text(line.get("table"), "table"),
-                key=_key(line.get("pk"), after, identity),
+                key=_key(_names(line.get("pk")), after or identity),
                 after=None if kind is Kind.DELETED else after,
                 before=identity,
                 before_is=Before.FULL,
@@ -140,10 +142,12 @@ def _of_changes(
             keys = an_object(old, "change.oldkeys")
             before = _zipped(keys, "keynames", "keyvalues")
         after = _zipped(change, "columnnames", "columnvalues")
+        keyed = object_or_none(change.get("pk"), "change.pk") or {}
         yield RowChange(
             kind=kind,
             schema=text_or(change.get("schema"), "change.schema"),
             table=text(change.get("table"), "change.table"),
+            key=_key(keyed.get("pknames"), after or before),
             after=None if kind is Kind.DELETED else after,
             before=before,
             row_version=version,
@@ -164,21 +168,20 @@ def _columns(value: object, name: str) -> Mapping[str, object] | None:
     }
 
 
-def _key(
-    value: object,
-    after: Mapping[str, object] | None,
-    identity: Mapping[str, object] | None,
-) -> Mapping[str, object] | None:
-    """Return the primary key: of `include-pk`, else what identifies the row that was."""
-    row = after or identity or {}
-    if isinstance(value, list):
-        names = [
-            column["name"]
-            for column in value
-            if isinstance(column, dict) and isinstance(column.get("name"), str)
-        ]
-        return {name: row.get(name) for name in names} or None
-    return identity or None
+def _names(columns: object) -> object:
+    """Return the names of the columns that `include-pk` lists in format 2."""
+    if columns is None:
+        return None
+    return list(_columns(columns, "pk") or ())
+
+
+def _key(names: object, row: Mapping[str, object] | None) -> Object | None:
+    """Return the row's primary key; None where the message does not name its columns."""
+    if names is None or row is None:
+        return None
+    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+        raise BadEvent("pk: is no list of columns")
+    return {name: row.get(name) for name in names} or None
 
 
 def _zipped(

@@ -32,6 +32,7 @@ COMMANDS = {
     "get": "Print one value, read through the cache.",
     "invalidate": "Tell the fleet that entities changed.",
     "source": "Look at sources; open an epoch, pause, resume, replay.",
+    "dlq": "Look at dead letters; replay or drop them.",
     "why": "Say why a key is fresh, stale or absent.",
     "config": "Check and show the configuration.",
 }

@@ -26,7 +26,8 @@ from warmer.ops.explain import (
     span,
 )
 from warmer.signals import Counters
-from warmer.store.control import ControlServer, Parked
+from warmer.store.control import ControlServer
+from warmer.store.dead_letters import Parked
 from warmer.wiring import open_control, open_store
 
 PAGE = 500
@@ -141,7 +142,7 @@ async def _letters(control: ControlServer, dataset: Dataset, key: Key) -> list[P
         if letter.fields.get("member") == member_of(key):
             return True
         try:
-            event = decode(letter.fields.get("payload", "").encode())
+            event = decode(letter.payload)
         except BadEvent:
             return False
         return any(

@@ -17,13 +17,14 @@ from starlette.responses import Response
 
 from warmer.clock import Clock
 from warmer.errors import BadEvent, BadSignature
+from warmer.ingest.bodies import inflated, messages_of
 from warmer.ingest.formats import Message
-from warmer.ingest.formats.cloudevents import of_binary, source_of
-from warmer.ingest.intake import Intake, Taken, messages_in
+from warmer.ingest.formats.cloudevents import source_of
+from warmer.ingest.intake import Intake, Taken
 from warmer.ingest.signatures import verify
 from warmer.model.source import Auth, Source, Sources
 from warmer.ops.server.answers import Json, problem, taken
-from warmer.ops.server.body import TooLarge, inflated, read_body
+from warmer.ops.server.body import TooLarge, read_body
 from warmer.signals import Signals
 from warmer.store.hook_log import HookLog
 
@@ -45,7 +46,6 @@ _SECRET_HEADERS = frozenset(
 )
 _MAX_HEADERS_BYTES = 8_192
 MAX_SURROGATE_KEYS = 256
-_EVENTS = "application/cloudevents"
 
 
 class Refused(Exception):
@@ -90,7 +90,12 @@ class Door:
         """POST /v1/events: CloudEvents, each of the source that its `source` names."""
         senders, body, headers, delivery = await self._proven(request, "cloudevents")
         try:
-            messages = _cloudevents(body, headers, max_bytes=self._max_body)
+            messages = messages_of(
+                body,
+                _kept(headers),
+                format_name="cloudevents",
+                max_bytes=self._max_body,
+            )
         except BadEvent as exc:
             return taken(await self._set_aside(senders[0], body, headers, exc))
         results = [
@@ -250,8 +255,12 @@ class Door:
         self, source: Source, body: bytes, headers: Headers, delivery: str
     ) -> Taken:
         try:
-            plain = inflated(body, _encoding(headers), max_bytes=self._max_body)
-            messages = messages_in(plain, headers=_kept(headers))
+            messages = messages_of(
+                body,
+                _kept(headers),
+                format_name=source.format,
+                max_bytes=self._max_body,
+            )
         except BadEvent as exc:
             return await self._set_aside(source, body, headers, exc)
         return await self._take_messages(source, messages, body, headers, delivery)
@@ -281,16 +290,6 @@ class Door:
         return await self._intake.set_aside(
             source, body, _kept(headers), reason=str(why)
         )
-
-
-def _cloudevents(body: bytes, headers: Headers, *, max_bytes: int) -> list[Message]:
-    plain = inflated(body, _encoding(headers), max_bytes=max_bytes)
-    kept = _kept(headers)
-    if "ce-specversion" in headers and not headers.get("content-type", "").startswith(
-        _EVENTS
-    ):
-        return [Message(of_binary(plain, headers), headers=kept)]
-    return messages_in(plain, headers=kept)
 
 
 def _by_source(
