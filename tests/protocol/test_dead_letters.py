@@ -8,7 +8,6 @@ from tests.control import control_of
 from tests.servers import ServerProcess
 from warmer.store import dead_letters
 from warmer.store.control import ControlServer
-from warmer.store.dead_letters import Letter
 from warmer.store.keyspace import DEAD_LETTERS, DEAD_LETTERS_SIZE
 
 
@@ -25,7 +24,7 @@ async def reasons(control: ControlServer) -> list[str]:
 async def test_a_letter_comes_back_as_it_was(control: ControlServer) -> None:
     """CDC-SHAPE-6: bytes that are no text too."""
     payload = bytes(range(256)) * 4
-    letter: Letter = {
+    letter: dead_letters.Letter = {
         "reason": 'ü"\\',
         "kind": "body",
         "payload": payload,
