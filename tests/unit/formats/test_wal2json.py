@@ -76,10 +76,10 @@ def test_a_line_is_its_row(value: dict[str, Any], entities: tuple[str, ...]) -> 
 def test_the_key_is_what_the_plugin_calls_so() -> None:
     """R-INV-4: with REPLICA IDENTITY FULL the identity is the whole row."""
     bare = Source("shop-db", "wal2json")
-    keyed = {"pk": [{"name": "id", "type": "integer"}]}
+    pk = [{"name": "id", "type": "integer"}]
     whole = [{"name": "id", "value": 6}, {"name": "text", "value": "hi"}]
-    assert told(bare, line(identity=whole, **keyed))[0][0] == ("note:7", "note:6")
-    gone = line("D", columns=None, identity=whole, **keyed)
+    assert told(bare, line(identity=whole, pk=pk))[0][0] == ("note:7", "note:6")
+    gone = line("D", columns=None, identity=whole, pk=pk)
     assert told(bare, gone)[0][0] == ("note:6",)
     assert "key: missing" in refused(bare, line())
     first = {
