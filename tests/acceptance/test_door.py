@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.door import ENVIRONMENT, Door, counts, door_on, letters, logged
-from tests.processes import Children
+from tests.processes import WARMER, Children
 from tests.servers import ServerProcess, Servers, wait_until
 from warmer.store.keyspace import HOOKS
 
@@ -552,6 +552,30 @@ def test_it_listens_where_it_is_told(
     taken = children.warmer("serve", "-c", str(file), "--listen", "nowhere")
     assert taken.wait() == 78
     assert "host:port" in taken.output
+
+
+def test_a_socket_that_systemd_holds_is_taken_over(
+    valkey: ServerProcess, children: Children, tmp_path: Path
+) -> None:
+    """While the process restarts, what arrives waits in that socket."""
+    valkey.renew()
+    file = tmp_path / "warmer.toml"
+    file.write_text(f'[cache]\nurl = "{valkey.url}"\n')
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as early:
+            early.sendall(
+                b"GET /livez HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+            )
+            # As systemd does it: the socket is descriptor 3 of the process it starts.
+            script = (
+                f"exec 3<&{held.fileno()}; LISTEN_PID=$$ LISTEN_FDS=1"
+                f" exec {WARMER} serve -c {file} --listen 127.0.0.1:1"
+            )
+            child = children.run(["bash", "-c", script], pass_fds=(held.fileno(),))
+            child.wait_for_line(f"server_ready listen=127.0.0.1:{port}", within_s=20)
+            received = b"".join(iter(lambda: early.recv(4096), b""))
+    assert received.startswith(b"HTTP/1.1 200 ")
 
 
 def test_more_requests_than_allowed_are_answered_at_once(
