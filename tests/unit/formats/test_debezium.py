@@ -341,6 +341,18 @@ def test_a_header_may_bring_the_key(sent: str) -> None:
     assert arrivals(found, source)[0][0].event.entities == ("note:9",)
 
 
+@pytest.mark.parametrize(("sent", "entity"), [("OQ==", "note:9"), ("a-9", "note:a-9")])
+def test_a_header_may_bring_the_one_column_of_the_key(sent: str, entity: str) -> None:
+    """As the transform HeaderFrom of a key's field does."""
+    source = replace(SHOP, key_header="x-debezium-id")
+    message = Message(
+        postgresql("d", before=None, after=None), headers={"x-debezium-id": sent}
+    )
+    (found,) = reader("debezium")([message], source)
+    assert isinstance(found, Changes), found
+    assert arrivals(found, source)[0][0].event.entities == (entity,)
+
+
 def test_a_table_of_another_schema_has_entities_of_its_own() -> None:
     arrival = only(postgresql(origin={"schema": "audit"}))
     assert arrival.event.entities == ("audit.note:9",)

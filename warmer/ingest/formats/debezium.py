@@ -119,6 +119,9 @@ def record_key(message: Message, source: Source) -> Object | None:
     raw = message.key
     if raw is None:
         raw = key_of_header(message.headers, source.key_header)
+        if isinstance(raw, str | int):
+            # One column, which the transform HeaderFrom puts into a header of its name.
+            raw = {source.key_header.removeprefix("x-debezium-"): raw}
     key = unwrapped(raw, "key") if isinstance(raw, dict) else raw
     if key is None:
         return None
