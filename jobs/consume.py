@@ -2,7 +2,8 @@
 
 Holds: an event is acknowledged only after it was applied or became a dead letter. What
 this process holds when it dies is taken over by another; while it lives and works, it is
-not. One event that cannot be applied does not hold up the others.
+not. One event that cannot be applied, or ends whoever applies it, does not hold up the
+others.
 Does not hold: order. Versions decide.
 """
 
@@ -15,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from random import Random
 
 from jobs.pulse import Pulse
+from jobs.take_over import take_over
 from warmer.clock import Clock
 from warmer.errors import EventError, StoreError
 from warmer.ingest.dead_letters import event_letter
@@ -24,8 +26,9 @@ from warmer.model.event import Event
 from warmer.ops.telemetry import Report
 from warmer.policy.backoff import retry_ms
 from warmer.signals import Signals
+from warmer.store.consumer_group import StreamEntry
 from warmer.store.control import ControlServer
-from warmer.store.event_stream import Logged
+from warmer.store.event_stream import Logged, given
 
 BLOCK_MS = 500
 """How long one read waits. Short, because a reader is not cut off when it stops: what
@@ -99,18 +102,42 @@ class Consumer:
         self._stopping = True
 
     async def _unfinished(self) -> Sequence[Logged]:
-        return await self._events.own_pending(self.name, count=self._batch)
+        entries = await self._events.group.own_pending(self.name, count=self._batch)
+        # This process lives: that it could not finish them is not their doing.
+        await self._events.group.count_as(self.name, entries, 1)
+        return given(entries)
+
+    async def _take_over(self, abandoned: Sequence[StreamEntry]) -> None:
+        async with self._kept([entry.id for entry in abandoned]):
+            await take_over(
+                self._events.group,
+                self.name,
+                abandoned,
+                take=self._handled,
+                set_aside=self._given_up,
+            )
+
+    async def _given_up(self, entry: StreamEntry) -> None:
+        (logged,) = given([entry])
+        reason = "abandoned: whoever took it died, again and again"
+        await self._set_aside(logged, reason=reason, word="abandoned")
+
+    async def _handled(self, entries: Sequence[StreamEntry]) -> None:
+        readable = await self._decoded(given(entries))
+        await self._applied(readable)
+        self._signals.count("events_applied", by=len(readable))
 
     async def _next(self) -> Sequence[Logged]:
-        """Return abandoned entries from time to time, otherwise new ones."""
+        """Return new entries; from time to time, take over abandoned ones first."""
         now = self._clock.monotonic()
         if (now - self._claimed_at) * 1000 >= self._abandoned_ms / 2:
-            abandoned = await self._events.claim_abandoned(
+            abandoned = await self._events.group.claim_abandoned(
                 self.name, min_idle_ms=self._abandoned_ms, count=self._batch
             )
             if abandoned:
                 self._signals.count("events_taken_over", by=len(abandoned))
-                return abandoned
+                await self._take_over(abandoned)
+                return ()
             self._claimed_at = now
         return await self._events.read(self.name, count=self._batch, block_ms=BLOCK_MS)
 
@@ -131,7 +158,8 @@ class Consumer:
                 self._signals.count("events_refused", "deleted")
                 continue
             try:
-                readable.append((entry, decode(entry.event)))
+                event = decode(entry.event, epoch=entry.epoch, ordered=entry.ordered)
+                readable.append((entry, event))
             except EventError as exc:
                 await self._set_aside(entry, reason=str(exc), word="unreadable")
         return readable
@@ -163,8 +191,11 @@ class Consumer:
             source="event_log",
             at_ms=self._clock.now_ms(),
             log_id=entry.id,
+            epoch=entry.epoch,
+            ordered=entry.ordered,
         )
-        await self._control.park([letter])
+        gone = await self._control.park([letter])
+        self._signals.count("dead_letters_dropped", by=gone)
         self._signals.count("events_refused", word)
         self._report("event_refused", word)
 

@@ -1,14 +1,17 @@
 """The job `invalidate`: what a producer queued by arq goes into the event log."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from arq import Retry
 
-from jobs.parts import Context, of
+from jobs.parts import Context, JobParts, of
 from warmer.dispatch import read_invalidate
 from warmer.errors import EventError, StoreError
 from warmer.ingest.dead_letters import event_letter
-from warmer.ingest.event_log import encode, event_of
+from warmer.ingest.event_log import encode, event_of, record_of
+from warmer.model.arrival import Arrival, Record
+from warmer.model.event import Event
 
 RETRY_IN_S = 1.0
 
@@ -33,8 +36,7 @@ async def invalidate(ctx: Context, payload: object) -> str:
                     for wire, reason in bad
                 ]
             )
-        if good:
-            await parts.control.events.append(good)
+        await _append(parts, good)
     except StoreError as exc:
         raise Retry(defer=RETRY_IN_S) from exc
     if bad:
@@ -43,8 +45,27 @@ async def invalidate(ctx: Context, payload: object) -> str:
     return f"appended {len(good)}"
 
 
-def _sorted(payload: object) -> tuple[list[bytes], list[tuple[Any, str]]]:
-    good: list[bytes] = []
+async def _append(parts: JobParts, events: Sequence[Event]) -> None:
+    """Append events, each in its source's order; the job tells no two apart."""
+    of_source: dict[str, list[Record]] = {}
+    for event in events:
+        of_source.setdefault(event.source, []).append(record_of(Arrival(event)))
+    for name, records in of_source.items():
+        if name not in parts.sources:
+            # No dataset depends on it, and names from outside must not make states.
+            await parts.control.events.append([record.event for record in records])
+            continue
+        accepted = await parts.control.events.accept(records, parts.sources[name])
+        parts.signals.count("version_regressions", name, by=accepted.regressed)
+        if accepted.regression:
+            parts.report("version_regression", name)
+        if accepted.epoch is not None:
+            parts.signals.count("epochs_opened", name)
+            parts.report("epoch_opened", name)
+
+
+def _sorted(payload: object) -> tuple[list[Event], list[tuple[Any, str]]]:
+    good: list[Event] = []
     bad: list[tuple[Any, str]] = []
     try:
         wires: list[Any] = list(read_invalidate(payload).events)
@@ -52,7 +73,9 @@ def _sorted(payload: object) -> tuple[list[bytes], list[tuple[Any, str]]]:
         return [], [(payload, str(exc))]
     for wire in wires:
         try:
-            good.append(encode(event_of(wire)))
+            event = event_of(wire)
+            encode(event)  # refused here, where it is one of many
+            good.append(event)
         except EventError as exc:
             bad.append((wire, str(exc)))
     return good, bad

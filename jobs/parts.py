@@ -7,6 +7,7 @@ from typing import Any
 from jobs.drain import Drain
 from warmer.clock import Clock
 from warmer.model.due import Lane
+from warmer.model.source import Sources
 from warmer.ops.telemetry import Report
 from warmer.signals import Signals
 from warmer.store.control import ControlServer
@@ -20,13 +21,16 @@ PARTS = "warmer"
 class JobParts:
     """What a job works with. `marks`: when this process last did what is not done always.
 
-    `clear_queue` takes what nobody can run out of arq's queue.
+    `sources` are those that are known by name: declared, or depended on. `clear_queue`
+    takes what nobody can run out of arq's queue.
     """
 
     control: ControlServer
     drains: Mapping[Lane, Drain]
     clear_queue: Callable[[], Awaitable[None]]
     event_log_ms: int
+    event_log_max: int
+    sources: Sources
     clock: Clock
     signals: Signals
     report: Report

@@ -8,11 +8,13 @@ TIDY_EVERY_S = 30.0
 
 
 async def sweep(ctx: Context) -> None:
-    """Return abandoned keys to their lanes, wake drains; now and then, tidy up."""
+    """Return abandoned keys to their lanes, wake drains, end pauses; now and then, tidy up."""
     parts = of(ctx)
     try:
         for lane in Lane:
             await _sweep(parts, lane)
+        moved = await parts.control.sources.move_ended()
+        parts.signals.count("events_moved", by=moved)
         await _tidy(parts)
     except StoreError as exc:
         # The next one is a second away.
@@ -32,7 +34,9 @@ async def _tidy(parts: JobParts) -> None:
     if now - parts.marks.get("tidied", -TIDY_EVERY_S) < TIDY_EVERY_S:
         return
     parts.marks["tidied"] = now
-    trimmed = await parts.control.events.trim(older_than_ms=parts.event_log_ms)
+    trimmed = await parts.control.events.trim(
+        older_than_ms=parts.event_log_ms, at_most=parts.event_log_max
+    )
     parts.signals.count("events_trimmed", by=trimmed)
     forgotten = await parts.control.events.forget_dead()
     parts.signals.count("consumers_forgotten", by=forgotten)

@@ -1,4 +1,4 @@
-"""`warmer worker`: the event log's reader, the lanes' drains and arq, in one process.
+"""`warmer worker`: all that reads, scans and refreshes, and arq, in one process.
 
 Holds: SIGTERM drains: nothing new begins, what runs finishes within `drain_timeout`, the
 rest is handed back at once, and the exit status is 0. Whatever fails inside is reported and
@@ -25,15 +25,19 @@ from jobs.consume import Consumer
 from jobs.drain import Drain
 from jobs.invalidate import invalidate
 from jobs.parts import PARTS, JobParts
+from jobs.prefix_scan import PrefixScan
 from jobs.pulse import Pulse
 from jobs.refresh_due import refresh_due
 from jobs.refuse import refuse, set_aside
 from jobs.slots import Slots
+from jobs.streams import StreamReader
 from jobs.sweep import sweep
 from jobs.verdict import RetryPolicy
 from warmer import dispatch
 from warmer.clock import SystemClock
 from warmer.errors import StoreError
+from warmer.ingest.intake import Intake
+from warmer.model.dataset_config import known_sources
 from warmer.model.due import Lane
 from warmer.ops import telemetry
 from warmer.ops.notify import Notifier
@@ -142,7 +146,44 @@ class Process:
             pulse=self._pulse,
             on_due=self._look_into_now,
         )
+        self._streams = self._stream_readers()
+        self._prefix_scan = PrefixScan(
+            scans=parts.control.scans,
+            store=parts.store,
+            invalidator=parts.invalidator,
+            datasets=parts.datasets,
+            clock=parts.clock,
+            random=parts.random,
+            signals=parts.signals,
+            report=report,
+            pulse=self._pulse,
+        )
         self._worker: arq.worker.Worker | None = None
+
+    def _stream_readers(self) -> list[StreamReader]:
+        parts = self._parts
+        intake = Intake(
+            log=parts.control.events,
+            letters=parts.control,
+            clock=parts.clock,
+            signals=parts.signals,
+            report=self._report,
+        )
+        return [
+            StreamReader(
+                parts.sources[name],
+                group,
+                intake=intake,
+                letters=parts.control,
+                batch=parts.settings.worker.batch,
+                clock=parts.clock,
+                random=parts.random,
+                signals=parts.signals,
+                report=self._report,
+                pulse=self._pulse,
+            )
+            for name, group in parts.streams.items()
+        ]
 
     async def run(self) -> None:
         """Serve until a signal, then drain."""
@@ -150,8 +191,13 @@ class Process:
             if not await self._control_server_answers():
                 return
             drains = [drain.serve() for drain in self._drains.values()]
+            reading = [
+                self._consumer.serve(),
+                self._prefix_scan.serve(),
+                *(reader.serve() for reader in self._streams),
+            ]
             async with (
-                self._until_stopped(self._consumer.serve(), *drains, self._run_arq()),
+                self._until_stopped(*reading, *drains, self._run_arq()),
                 _cancelled(self._renew_claims(), self._watch()),
             ):
                 lanes = " ".join(self._drains)
@@ -199,6 +245,9 @@ class Process:
         log.info("worker_draining")
         self._notifier.stopping(within_s=drain_s + 4 * JOB_WAIT_S)
         self._consumer.stop()
+        self._prefix_scan.stop()
+        for reader in self._streams:
+            reader.stop()
         if self._worker is not None:
             # Takes no more jobs; ends when those that run have, and by then by itself.
             self._worker.handle_sig_wait_for_completion(signal.SIGTERM)
@@ -273,6 +322,8 @@ class Process:
             drains=self._drains,
             clear_queue=self._clear_queue,
             event_log_ms=milliseconds(parts.settings.worker.event_log_for),
+            event_log_max=parts.settings.worker.event_log_max,
+            sources=known_sources(parts.sources, parts.datasets),
             clock=parts.clock,
             signals=parts.signals,
             report=self._report,

@@ -66,6 +66,8 @@ means = "entity"
 source = "shop-db"
 entity = "product:{{id}}"
 header = "X-Version"
+
+{sources}
 """
 
 
@@ -76,6 +78,7 @@ DEFAULTS = {
     "lease": "4s",
     "drain": "10s",
     "lanes": '["now", "warm"]',
+    "sources": "",
 }
 
 

@@ -54,6 +54,7 @@ class ChildProcess:
         *,
         env: Mapping[str, str] | None = None,
         cwd: Path = CHECKOUT,
+        pass_fds: tuple[int, ...] = (),
     ) -> None:
         self.command = command
         self.lines: list[str] = []
@@ -68,6 +69,7 @@ class ChildProcess:
             errors="replace",
             env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
             cwd=cwd,
+            pass_fds=pass_fds,
             start_new_session=True,
         )
         self._leash = Leash(self._process.pid)
@@ -221,8 +223,9 @@ class Children:
         *,
         env: Mapping[str, str] | None = None,
         cwd: Path = CHECKOUT,
+        pass_fds: tuple[int, ...] = (),
     ) -> ChildProcess:
-        return self._keep(ChildProcess(command, env=env, cwd=cwd))
+        return self._keep(ChildProcess(command, env=env, cwd=cwd, pass_fds=pass_fds))
 
     def kill_all(self) -> None:
         """End them, and print what they said: pytest shows it where a test failed."""

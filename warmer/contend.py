@@ -244,7 +244,9 @@ class Contender:
     async def _load(
         self, flight: Flight[Landing], ask: Ask, claimed: Claimed, load: Load
     ) -> Landing:
-        outcome = await self._refresher.hold(ask.dataset, ask.key, claimed, load)
+        outcome = await self._refresher.hold(
+            ask.dataset, ask.key, claimed, load, seen=ask.seen
+        )
         match outcome:
             case Published(loaded):
                 return Got(loaded, State.LOADED)

@@ -5,6 +5,7 @@
     ├ StoreError                  the cache or control server did not do what was asked
     │ ├ StoreTimeout              no reply in time; the command may have been carried out
     │ ├ StoreUnavailable          no connection, or the server is loading
+    │ ├ Backlogged                the event log is at its bound; again later
     │ └ StoreRefused              the server answered no: READONLY, OOM, NOAUTH, NOPERM …
     ├ OriginError                 a load failed; never cached as a value
     │ ├ OriginTimeout             in which phase: connect, read, write, pool, total
@@ -66,6 +67,14 @@ class StoreTimeout(StoreError):
 
 class StoreUnavailable(StoreError):
     """No connection to the server, or the server is still loading its data."""
+
+
+class Backlogged(StoreError):
+    """So many events wait in the log that no more are taken; `waiting` of them."""
+
+    def __init__(self, waiting: int) -> None:
+        super().__init__(f"{waiting} events wait in the event log, which is its bound")
+        self.waiting = waiting
 
 
 class StoreRefused(StoreError):

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar, assert_never
 
 from warmer.errors import (
@@ -28,6 +28,7 @@ from warmer.errors import (
     StoreTimeout,
 )
 from warmer.model.dataset import Dataset, Datasets
+from warmer.model.entry import Entry
 from warmer.model.key import Key
 from warmer.model.lease import Lease, new_token
 from warmer.model.outcome import (
@@ -50,7 +51,12 @@ from warmer.model.outcome import (
     Unstored,
 )
 from warmer.model.permit import Errand, Purpose
-from warmer.model.version import Versions, encode_vector
+from warmer.model.version import (
+    Versions,
+    encode_vector,
+    in_current_epoch,
+    readable_vector,
+)
 from warmer.policy.backoff import retry_ms
 from warmer.policy.jitter import windows
 from warmer.signals import Signals
@@ -141,13 +147,24 @@ class Refresher:
             raise
 
     async def hold(
-        self, dataset: Dataset, key: Key, claimed: Claimed, load: Load
+        self,
+        dataset: Dataset,
+        key: Key,
+        claimed: Claimed,
+        load: Load,
+        *,
+        seen: Entry | None = None,
     ) -> LoadOutcome:
-        """Return what became of the load this lease was claimed for; the lease is over."""
+        """Return what became of the load this lease was claimed for; the lease is over.
+
+        `seen` is the entry that the claim did not give because the caller had read it.
+        """
         lease = claimed.lease
         outcome: LoadOutcome
         try:
             loaded = await self._load(dataset, key, lease, load)
+            if isinstance(loaded, Loaded):
+                loaded = _in_epoch(loaded, lease, claimed.entry or seen)
         except asyncio.CancelledError:
             await uninterrupted(self._release(dataset, lease))
             raise
@@ -350,6 +367,17 @@ def _take_note(ended: "asyncio.Task[T]") -> None:
     """Keep asyncio from reporting an error that nobody is left to be told of."""
     if not ended.cancelled():
         ended.exception()
+
+
+def _in_epoch(loaded: Loaded, lease: Lease, entry: Entry | None) -> Loaded:
+    """Return what was loaded, its versions in the epoch that the key knows of.
+
+    By its entry too: a guard may be evicted, and the entry refuses older versions all the
+    same.
+    """
+    held = readable_vector(entry.vector) if entry is not None else {}
+    versions = in_current_epoch(loaded.versions, (lease.floors, held))
+    return replace(loaded, versions=versions)
 
 
 def _check(dataset: Dataset, loaded: Loaded) -> None:

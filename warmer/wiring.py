@@ -27,13 +27,18 @@ from warmer.model.dataset_config import (
 from warmer.model.due import Lane
 from warmer.model.job import QueuedJob
 from warmer.model.permit import Errand, OriginLimits, Pool
+from warmer.model.source import Auth, Sources
+from warmer.model.source_config import auth_of
 from warmer.origin.target import OriginTarget
 from warmer.policy.shares import reserve_of
 from warmer.refresh import Load, LoadOf, Refresher
 from warmer.settings import Server, Settings, milliseconds
 from warmer.signals import Counters, Signals
 from warmer.store.connections import Endpoint, connect
+from warmer.store.consumer_group import ConsumerGroup
 from warmer.store.control import ControlServer
+from warmer.store.control_link import ControlLink
+from warmer.store.grouped_log import GroupedLog
 from warmer.store.keyspace import Keyspace
 from warmer.store.read_lane import ReadLane
 from warmer.store.redis_store import RedisStore
@@ -56,10 +61,13 @@ class WorkerParts:
     """What `warmer worker` runs on.
 
     `arq_redis` is a client of the control server of its own, for `dispatch.arq_pool`.
+    `streams` are those of the sources that are read from Redis, by the source's name.
     """
 
     settings: Settings
     datasets: Datasets
+    sources: Sources
+    streams: Mapping[str, ConsumerGroup]
     store: RedisStore
     refresher: Refresher
     invalidator: Invalidator
@@ -68,6 +76,19 @@ class WorkerParts:
     arq_redis: "Redis"
     clock: Clock
     random: random.Random
+    signals: Signals
+
+
+@dataclass(frozen=True, slots=True)
+class DoorParts:
+    """What `warmer serve` runs on. `hooks` are the deploy hooks, and who may send them."""
+
+    settings: Settings
+    sources: Sources
+    hooks: Mapping[str, Auth]
+    control: ControlServer
+    log: GroupedLog
+    clock: Clock
     signals: Signals
 
 
@@ -132,10 +153,16 @@ async def open_worker_parts(
         yield WorkerParts(
             settings=configuration.settings,
             datasets=datasets,
+            sources=configuration.sources,
+            streams=_open_streams(stack, configuration.settings),
             store=store,
             refresher=_refresher(store, datasets, load_of, counts),
             invalidator=Invalidator(
-                store=store, datasets=datasets, due=control.due, signals=counts
+                store=store,
+                datasets=datasets,
+                due=control.due,
+                scans=control.scans,
+                signals=counts,
             ),
             control=control,
             jobs=Jobs(clock),
@@ -143,6 +170,30 @@ async def open_worker_parts(
             clock=clock,
             random=random.Random(),  # noqa: S311 - spreads instants
             signals=counts,
+        )
+
+
+@asynccontextmanager
+async def open_door_parts(
+    source: Configured = None, *, signals: Signals | None = None
+) -> AsyncIterator[DoorParts]:
+    """Give what a server runs on: the control server, and no other."""
+    configuration = configured(source)
+    clock = SystemClock()
+    hooks = {
+        name: auth
+        for name, hook in configuration.settings.hooks.items()
+        if (auth := auth_of(hook)) is not None
+    }
+    async with open_control(configuration, clock=clock) as control:
+        yield DoorParts(
+            settings=configuration.settings,
+            sources=configuration.sources,
+            hooks=hooks,
+            control=control,
+            log=GroupedLog(control.events),
+            clock=clock,
+            signals=signals or Counters(),
         )
 
 
@@ -183,6 +234,7 @@ async def open_control(
             _connect(stack, server),
             drain_job=partial(_drain_job, clock),
             timeout_ms=milliseconds(configuration.settings.control.timeout),
+            max_backlog=configuration.settings.serve.max_backlog,
         )
 
 
@@ -237,6 +289,24 @@ def _connect(stack: AsyncExitStack, server: Server) -> "Redis":
     redis = connect(endpoint_of(server), max_connections=server.max_connections)
     stack.push_async_callback(redis.aclose)
     return redis
+
+
+def _open_streams(
+    stack: AsyncExitStack, settings: Settings
+) -> dict[str, ConsumerGroup]:
+    """Return the streams that sources are read from; a source without any opens nothing."""
+    return {
+        name: ConsumerGroup(
+            ControlLink(
+                _connect(stack, source.stream),
+                timeout_ms=milliseconds(source.stream.timeout),
+            ),
+            streams=source.stream.names,
+            name=source.stream.group,
+        )
+        for name, source in settings.sources.items()
+        if source.stream is not None
+    }
 
 
 async def _open_origins(

@@ -4,15 +4,16 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
-import orjson
 import pytest
 
+from tests.formats import arrived
 from tests.processes import ChildProcess, Children
 from warmer.clock import SystemClock
-from warmer.ingest.formats import Events, Message
-from warmer.ingest.formats.debezium_postgres import DebeziumPostgres
+from warmer.ingest.formats import Message
+from warmer.model.source import Source
 from warmer.model.version import SourceVersion
 from warmer.ops.demo.admin import OriginAdmin
 from warmer.ops.demo.change_feed import SOURCE, ChangeFeed
@@ -138,7 +139,7 @@ async def test_the_feed_tells_commits_in_their_order(admin: OriginAdmin) -> None
             await admin.retitle(8, "Eight"),
             await admin.reprice(5, 600),
         ]
-        values = [orjson.loads((await told.get()).value or b"") for _ in changes]
+        values: list[Any] = [(await told.get()).value for _ in changes]
 
     assert [value["after"] for value in values] == [change.row for change in changes]
     assert [value["source"]["lsn"] for value in values] == [
@@ -151,14 +152,13 @@ async def test_the_feed_tells_commits_in_their_order(admin: OriginAdmin) -> None
 async def test_the_feed_can_tell_an_older_change_after_a_newer_one(
     admin: OriginAdmin,
 ) -> None:
-    reading = DebeziumPostgres(SOURCE)
+    source = Source(SOURCE, "debezium")
     told: list[tuple[SourceVersion | None, tuple[str, ...]]] = []
 
     async def deliver(messages: list[Message]) -> None:
         for message in messages:
-            read = reading.read(message)
-            assert isinstance(read, Events)
-            told.extend((event.version, event.entities) for event in read.events)
+            found = arrived(source, message.value, key=message.key)
+            told.extend((each.event.version, each.event.entities) for each in found)
 
     feed = ChangeFeed(admin, deliver=deliver, clock=SystemClock())
     await admin.reprice(5, 500)

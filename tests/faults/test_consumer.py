@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from random import Random
 from typing import TYPE_CHECKING, cast
 
+import orjson
 import pytest
 
 from jobs.consume import Consumer
@@ -59,11 +60,10 @@ def reports(name: str, *labels: str, error: BaseException | None = None) -> None
     del name, labels, error
 
 
-@asynccontextmanager
-async def consuming(
-    control: ControlServer, applying: Applying, *, abandoned_ms: int = 10_000
-) -> AsyncIterator[Consumer]:
-    consumer = Consumer(
+def _consumer(
+    control: ControlServer, applying: Applying, *, abandoned_ms: int
+) -> Consumer:
+    return Consumer(
         control=control,
         invalidator=cast("Invalidator", applying),
         batch=100,
@@ -75,6 +75,13 @@ async def consuming(
         on_due=applying.asked.set,
         abandoned_ms=abandoned_ms,
     )
+
+
+@asynccontextmanager
+async def consuming(
+    control: ControlServer, applying: Applying, *, abandoned_ms: int = 10_000
+) -> AsyncIterator[Consumer]:
+    consumer = _consumer(control, applying, abandoned_ms=abandoned_ms)
     serving = asyncio.create_task(consumer.serve())
     try:
         yield consumer
@@ -189,3 +196,46 @@ async def test_keys_that_became_due_are_looked_into_at_once(
 
     async with consuming(control, applying), asyncio.timeout(20):
         await applying.asked.wait()
+
+
+class Ended(BaseException):
+    """As a process ends: nothing of it runs any further."""
+
+
+async def test_an_event_that_ends_its_consumers_is_set_aside_and_no_other_for_it(
+    control: ControlServer,
+) -> None:
+    """STREAM-6: by the server's count of deliveries, which outlives the processes."""
+    others = [f"e{number}" for number in range(20)]
+    await append(control, *others[:10], "poison", *others[10:])
+    applying = Applying()
+
+    def ends(id_: str) -> Exception | None:
+        if id_ == "poison":
+            raise Ended
+        return None
+
+    applying.fails = ends
+    deaths = 0
+    while not await control.parked_count():
+        consumer = _consumer(control, applying, abandoned_ms=50)
+        serving = asyncio.create_task(consumer.serve())
+
+        async def ended(serving: "asyncio.Task[None]" = serving) -> bool:
+            return serving.done() or bool(await control.parked_count())
+
+        await until(ended, within_s=20, what=lambda: "neither dead nor parked")
+        if serving.done():
+            deaths += 1
+            with suppress(Ended):
+                await serving
+            continue
+        await acknowledged(control)
+        consumer.stop()
+        await serving
+
+    (letter,) = await control.parked()
+    assert letter.fields["reason"].startswith("abandoned")
+    assert orjson.loads(letter.fields["payload"])["id"] == "poison"
+    assert set(applying.applied) == set(others)
+    assert 3 <= deaths <= 8

@@ -9,13 +9,16 @@ import pytest
 
 UNITS = Path(__file__).parents[2] / "systemd"
 WORKER = "warmer-worker@.service"
-EXEC_START = "/opt/warmer/bin/warmer worker"
+SERVE = "warmer-serve.service"
+SERVICES = {WORKER: "warmer-worker@1.service", SERVE: SERVE}
+"""Each, and what it is called where it runs."""
+COMMAND = "/opt/warmer/bin/warmer"
+STOPS_WITHIN = {WORKER: "90s", SERVE: "30s"}
 
 REQUIRED = {
     "Type": "notify",
     "WatchdogSec": "30s",
     "KillMode": "mixed",
-    "TimeoutStopSec": "90s",
     "Restart": "always",
     "RestartPreventExitStatus": "78",
     "DynamicUser": "yes",
@@ -50,18 +53,18 @@ def units(tmp_path: Path) -> Path:
     for unit in UNITS.iterdir():
         if unit.is_file():
             shutil.copy(unit, tmp_path)
-    worker = tmp_path / WORKER
-    text = worker.read_text()
-    assert EXEC_START in text
-    worker.write_text(text.replace(EXEC_START, f"{sys.executable} -V"))
+    for name in SERVICES:
+        service = tmp_path / name
+        text = service.read_text()
+        assert COMMAND in text
+        service.write_text(text.replace(COMMAND, f"{sys.executable} -V"))
     return tmp_path
 
 
-def test_systemd_understands_every_line_of_the_unit(units: Path) -> None:
+@pytest.mark.parametrize("unit", [*SERVICES.values(), "warmer-serve.socket"])
+def test_systemd_understands_every_line_of_the_unit(units: Path, unit: str) -> None:
     """SYSTEMD-1: a key it does not know would only be a warning at start."""
-    verified = analyzed(
-        "verify", "--recursive-errors=no", WORKER.replace("@", "@1"), units=units
-    )
+    verified = analyzed("verify", "--recursive-errors=no", unit, units=units)
 
     assert verified.returncode == 0, verified.stderr
     assert verified.stderr == ""
@@ -79,36 +82,40 @@ def test_a_line_that_systemd_does_not_understand_fails_this_check(units: Path) -
     assert verified.returncode != 0
 
 
-def test_the_sandbox_stays_as_tight_as_it_is(units: Path) -> None:
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_sandbox_stays_as_tight_as_it_is(units: Path, service: str) -> None:
     """SYSTEMD-7: exposure 1.1; the threshold is ten times the score."""
     judged = analyzed(
         "security",
         "--offline=true",
         "--threshold=15",
-        str(units / WORKER),
+        str(units / service),
         units=units,
     )
 
     assert judged.returncode == 0, judged.stdout
 
 
-def test_the_unit_says_what_the_worker_relies_on() -> None:
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_unit_says_what_its_process_relies_on(service: str) -> None:
     """SYSTEMD-3, SYSTEMD-5, SYSTEMD-14: readiness, watchdog, drain, and no loop on 78."""
-    given = dict(settings(UNITS / WORKER))
+    given = dict(settings(UNITS / service))
 
     assert {name: given.get(name) for name in REQUIRED} == REQUIRED
+    assert given["TimeoutStopSec"] == STOPS_WITHIN[service]
     assert "ExecStartPre" not in given
     assert "ExecCondition" not in given
 
 
-def test_secrets_come_by_credentials_only() -> None:
+@pytest.mark.parametrize("service", SERVICES)
+def test_secrets_come_by_credentials_only(service: str) -> None:
     """SYSTEMD-12, OBS-3: neither the environment nor the command line holds one."""
     secret = ("url", "password", "dsn", "token", "secret", "key=")
-    for name, value in settings(UNITS / WORKER):
+    for name, value in settings(UNITS / service):
         if name in {"Environment", "ExecStart", "EnvironmentFile"}:
             assert not any(word in value.lower() for word in secret)
     credentials = [
-        value for name, value in settings(UNITS / WORKER) if name == "LoadCredential"
+        value for name, value in settings(UNITS / service) if name == "LoadCredential"
     ]
     assert credentials
     for credential in credentials:

@@ -45,7 +45,7 @@ def test_functions_of_one_name_are_copies_of_each_other() -> None:
             holders.setdefault(function, set()).add(name)
 
     assert {"read_entry", "versions_of", "server_us", "clock"} <= set(copies)
-    assert holders["order"] == {"claim", "publish", "invalidate", "due_add"}
+    assert holders["order"] >= {"claim", "publish", "invalidate", "due_add"}
     assert {name for name, texts in copies.items() if len(texts) > 1} == set()
 
 

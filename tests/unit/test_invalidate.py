@@ -12,6 +12,7 @@ from warmer.model.dataset import Dataset, EntityPattern, RefreshOn
 from warmer.model.due import DueKey, Lane
 from warmer.model.event import Event, PurgeMode
 from warmer.model.key import KeyTemplate
+from warmer.model.prefix_scan import PrefixAsk
 from warmer.model.version import SourceVersion
 from warmer.signals import Counters
 from warmer.store.reference import ReferenceStore
@@ -24,13 +25,25 @@ class DueList:
 
     def __init__(self) -> None:
         self.keys: list[DueKey] = []
+        self.warm: list[DueKey] = []
 
     async def add(
         self, lane: Lane, keys: Sequence[DueKey], *, due_in_ms: int = 0
     ) -> int:
-        assert (lane, due_in_ms) == (Lane.NOW, 0)
-        self.keys += keys
+        assert due_in_ms == 0
+        asked = self.keys if lane is Lane.NOW else self.warm
+        asked += keys
         return len(keys)
+
+
+class ScanList:
+    """Scans as a list of what was asked for."""
+
+    def __init__(self) -> None:
+        self.asks: list[PrefixAsk] = []
+
+    async def ask(self, ask: PrefixAsk) -> None:
+        self.asks.append(ask)
 
 
 class Bench:
@@ -40,11 +53,13 @@ class Bench:
         self.reference = ReferenceStore(lambda: NOW)
         self.store = WatchedStore(self.reference)
         self.due = DueList()
+        self.scans = ScanList()
         self.signals = Counters()
         self.invalidator = Invalidator(
             store=self.store,
             datasets={dataset.name: dataset for dataset in datasets},
             due=self.due,
+            scans=self.scans,
             signals=self.signals,
         )
 
@@ -240,3 +255,70 @@ async def test_a_server_that_fails_in_the_middle_leaves_the_events_to_be_repeate
 
     assert applied.due == 6
     assert len(bench.due_texts) == 6
+
+
+async def test_an_event_of_prefixes_asks_for_a_scan_and_its_entities_are_applied_too() -> (
+    None
+):
+    """R-INV-4: a truncated table names no rows."""
+    bench = Bench(product())
+    version = SourceVersion.of("shop-db", 7)
+    truncated = Event(
+        "e1",
+        "shop-db",
+        entities=("product:1",),
+        version=version,
+        mode=PurgeMode.HARD,
+        prefixes=("product:", "prod"),
+    )
+
+    applied = await bench.apply(truncated)
+
+    assert bench.scans.asks == [
+        PrefixAsk("shop-db", prefix, PurgeMode.HARD, version, "e1")
+        for prefix in ("product:", "prod")
+    ]
+    assert (applied.noted, applied.unknown) == (1, 0)
+
+
+async def test_no_scan_is_asked_for_that_could_reach_nothing() -> None:
+    """R-INV-4: a table that nothing is built from, a source that nobody configured."""
+    bench = Bench(product())
+
+    applied = await bench.apply(
+        Event("e1", "other-db", (), prefixes=("",)),
+        Event("e2", "shop-db", (), prefixes=("audit:", "product:")),
+    )
+
+    assert [ask.prefix for ask in bench.scans.asks] == ["product:"]
+    assert applied.unknown == 2
+    assert bench.signals.total("entities_unknown", "other") == 1
+
+
+async def test_a_row_that_was_only_read_purges_nothing_and_warms_its_keys() -> None:
+    """CDC-ORDER-1: a snapshot moves no floor; what is not fresh is loaded."""
+    bench = Bench(by_locale(path="/v{schema}/products/{id}"), product(name="listed"))
+    warm = Event("e1", "shop-db", ("product:42",), prefixes=("product:",), warm=True)
+
+    applied = await bench.apply(warm)
+
+    assert (applied.noted, applied.purged, applied.due) == (0, 0, 7)
+    assert (bench.reference.guards, bench.scans.asks, bench.due.keys) == ({}, [], [])
+    assert {key.wanted_fence for key in bench.due.warm} == {0}
+    assert len(bench.due.warm) == 7
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"origin": None, "path": None}, {"refresh_on": RefreshOn.NONE}],
+    ids=["no origin", "refresh_on none"],
+)
+async def test_keys_that_workers_do_not_load_are_not_warmed(
+    changes: dict[str, object],
+) -> None:
+    """R-INV-4: only callers load them."""
+    bench = Bench(product(**changes))
+
+    applied = await bench.apply(Event("e1", "shop-db", ("product:1",), warm=True))
+
+    assert (applied.due, bench.due.warm) == (0, [])

@@ -189,7 +189,11 @@ OTHER_MISTAKES = [
     (CACHE + SHOP + "limit_floor = 2\n", "origins.shop", "need a limit"),
     (CACHE + SHOP + "rate = 10\n", "origins.shop", "need a limit"),
     (CACHE + SHOP + "limit = 2\nlimit_floor = 3\n", "origins.shop", "1 … limit"),
-    (CACHE + SHOP + 'headers = { "a b" = "c" }\n', "origins.shop.headers.a b", "name"),
+    (
+        CACHE + SHOP + 'headers = { "a b" = "c" }\n',
+        'origins.shop.headers."a b"',
+        "name",
+    ),
     (
         CACHE + SHOP + 'headers = { x = "a\\nb" }\n',
         "origins.shop.headers.x",

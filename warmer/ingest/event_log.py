@@ -12,6 +12,7 @@ Holds: what `encode` writes, `decode` reads back equal. Nothing over its bound g
 """
 
 import secrets
+from dataclasses import replace
 from typing import Annotated, Any
 
 import orjson
@@ -118,8 +119,22 @@ def event_of(wire: object) -> Event:
     )
 
 
-def decode(stored: bytes) -> Event:
-    """Return the event in an entry of the log; raises BadEvent."""
+def decode(stored: bytes, *, epoch: int = 0, ordered: bool = True) -> Event:
+    """Return the event in an entry of the log; raises BadEvent.
+
+    `epoch` is the source's when the event entered the log; not `ordered`: its version says
+    nothing about what is newer, and counts as none.
+    """
+    event = _decoded(stored)
+    version = event.version
+    if version is None or (ordered and epoch <= version.epoch):
+        return event
+    if not ordered:
+        return replace(event, version=None)
+    return replace(event, version=replace(version, epoch=epoch))
+
+
+def _decoded(stored: bytes) -> Event:
     if len(stored) > MAX_EVENT_BYTES:
         raise BadEvent(f"event: {len(stored)} bytes, allowed are {MAX_EVENT_BYTES}")
     try:
@@ -160,6 +175,7 @@ def record_of(arrival: Arrival) -> Record:
     return Record(
         event=encode(arrival.event),
         lineage=arrival.lineage,
+        entity=next(iter(arrival.event.entities), ""),
         ordered_by=arrival.ordered_by,
         digits=arrival.digits,
         occurred_at=arrival.event.occurred_at,

@@ -14,7 +14,7 @@ import orjson
 
 from warmer.clock import Clock
 from warmer.errors import BadEvent
-from warmer.ingest.dead_letters import message_letter
+from warmer.ingest.dead_letters import Letter, message_letter
 from warmer.ingest.event_log import record_of
 from warmer.ingest.formats import (
     Changes,
@@ -25,7 +25,7 @@ from warmer.ingest.formats import (
     reader,
 )
 from warmer.ingest.mapping import arrivals
-from warmer.model.arrival import Record
+from warmer.model.arrival import Accepted, Record
 from warmer.model.source import Source
 from warmer.signals import Signals
 
@@ -36,16 +36,24 @@ MAX_MESSAGES = 10_000
 class EventLog(Protocol):
     """Where accepted events go."""
 
-    async def accept(self, records: Sequence[Record], source: Source) -> int:
-        """Append events of one source; return how many were no repetitions."""
+    async def accept(self, records: Sequence[Record], source: Source) -> Accepted:
+        """Append events of one source, unless they are known already."""
+        ...
+
+
+class Report(Protocol):
+    """Where people hear of what no producer is told."""
+
+    def __call__(self, name: str, *labels: str) -> None:
+        """Report `name`; labels are of bounded variety."""
         ...
 
 
 class DeadLetters(Protocol):
     """Where what cannot be understood goes."""
 
-    async def park(self, letters: Sequence[Mapping[str, str | bytes]]) -> None:
-        """Set these aside."""
+    async def park(self, letters: Sequence[Letter]) -> int:
+        """Set these aside; return how many older ones went for it."""
         ...
 
 
@@ -66,8 +74,15 @@ class Intake:
     """Takes messages of any source, whichever way they came."""
 
     def __init__(
-        self, *, log: EventLog, letters: DeadLetters, clock: Clock, signals: Signals
+        self,
+        *,
+        log: EventLog,
+        letters: DeadLetters,
+        clock: Clock,
+        signals: Signals,
+        report: Report,
     ) -> None:
+        self._report = report
         self._log = log
         self._letters = letters
         self._clock = clock
@@ -76,9 +91,12 @@ class Intake:
     async def take(
         self, source: Source, messages: Sequence[Message], *, delivery_id: str = ""
     ) -> Taken:
-        """Take the messages of one delivery; `delivery_id` tells a repetition of it."""
+        """Take the messages of one delivery; `delivery_id` tells a repetition of it.
+
+        Raises BadEvent, and takes none, if one of them can be neither read nor kept apart.
+        """
         records: list[Record] = []
-        dead: list[Mapping[str, str | bytes]] = []
+        dead: list[Letter] = []
         ignored: Counter[str] = Counter()
         reads = reader(source.format)(messages, source)
         for message, read in zip(messages, reads, strict=True):
@@ -92,15 +110,45 @@ class Intake:
                     ignored["rule"] += by_rule
         if delivery_id:
             records = [
-                replace(record, identity=f"{delivery_id}#{index}")
+                replace(record, identity=record.identity or f"{delivery_id}#{index}")
                 for index, record in enumerate(records)
             ]
-        new = await self._log.accept(records, source) if records else 0
+        new = await self._accepted(records, source) if records else 0
         if dead:
-            await self._letters.park(dead)
+            await self._park(dead)
         taken = Taken(new, len(records) - new, ignored.total(), len(dead))
         self._count(source.name, taken, ignored)
         return taken
+
+    async def _accepted(self, records: Sequence[Record], source: Source) -> int:
+        accepted = await self._log.accept(records, source)
+        self._signals.count("version_regressions", source.name, by=accepted.regressed)
+        if accepted.regression:
+            self._report("version_regression", source.name)
+        if accepted.epoch is not None:
+            self._signals.count("epochs_opened", source.name)
+            self._report("epoch_opened", source.name)
+        return sum(accepted.new)
+
+    async def set_aside(
+        self, source: Source, body: bytes, headers: Mapping[str, str], *, reason: str
+    ) -> Taken:
+        """Keep a body that is no message at all as one dead letter."""
+        letter = message_letter(
+            kind="body",
+            source=source.name,
+            value=body,
+            headers=headers,
+            reason=reason,
+            at_ms=self._clock.now_ms(),
+        )
+        await self._park([letter])
+        self._signals.count("messages_unreadable", source.name)
+        return Taken(dead=1)
+
+    async def _park(self, letters: Sequence[Letter]) -> None:
+        gone = await self._letters.park(letters)
+        self._signals.count("dead_letters_dropped", by=gone)
 
     def _count(self, source: str, taken: Taken, ignored: Mapping[str, int]) -> None:
         count = self._signals.count
@@ -110,13 +158,12 @@ class Intake:
         count("events_accepted", source, by=taken.accepted)
         count("events_duplicate", source, by=taken.duplicate)
 
-    def _letter(
-        self, source: Source, message: Message, reason: str
-    ) -> Mapping[str, str | bytes]:
+    def _letter(self, source: Source, message: Message, reason: str) -> Letter:
         return message_letter(
             source=source.name,
-            value=orjson.dumps(message.value),
-            key=None if message.key is None else orjson.dumps(message.key),
+            value=message.raw or _dumped(message.value),
+            key=b"" if message.key is None else _dumped(message.key),
+            headers=message.headers,
             reason=reason,
             at_ms=self._clock.now_ms(),
         )
@@ -134,6 +181,13 @@ def _recorded(
         return Unreadable(str(exc))
 
 
+def _dumped(value: object) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError as exc:
+        raise BadEvent(f"body: a message in it cannot be kept apart: {exc}") from None
+
+
 def messages_in(
     body: bytes, *, headers: Mapping[str, str] | None = None
 ) -> list[Message]:
@@ -141,7 +195,9 @@ def messages_in(
 
     Raises BadEvent if it is none of these.
     """
-    return [Message(value, headers=headers or {}) for value in _values(body)]
+    values = _values(body)
+    raw = body if len(values) == 1 else b""
+    return [Message(value, headers=headers or {}, raw=raw) for value in values]
 
 
 def _values(body: bytes) -> list[object]:

@@ -7,6 +7,7 @@ Rows that were only read carry no version: a transaction that was open at the sn
 commits later with a lower one, and must not lose to it.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 
 from warmer.errors import BadEvent
@@ -28,6 +29,9 @@ from warmer.model.version import SourceVersion
 
 UNAVAILABLE = "__debezium_unavailable_value"
 MAX_ID_CHARS = 256
+
+_DECIMAL = re.compile(r"[0-9]{1,20}")
+_U64 = 2**64
 
 
 def arrivals(changes: Changes, source: Source) -> tuple[list[Arrival], int]:
@@ -53,15 +57,18 @@ def arrivals(changes: Changes, source: Source) -> tuple[list[Arrival], int]:
 def _of_named(change: Named, source: Source) -> Arrival:
     version = None if source.order is Order.NONE else change.version
     entities = tuple(dict.fromkeys(map(canonical_entity, change.entities)))
+    prefixes = tuple(
+        dict.fromkeys(prefix and canonical_entity(prefix) for prefix in change.prefixes)
+    )
     return Arrival(
         Event(
-            id=_id(change.id, entities or change.prefixes, change.version),
+            id=_id(change.id, entities or prefixes, change.version),
             source=source.name,
             entities=entities,
             version=_version(source, version),
             mode=change.mode,
             occurred_at=change.occurred_at,
-            prefixes=change.prefixes,
+            prefixes=prefixes,
         ),
         identity=change.id if change.unique else "",
     )
@@ -91,8 +98,9 @@ def _of_row(change: RowChange, source: Source) -> Arrival | None:
             prefixes=prefixes,
             warm=change.kind is Kind.SNAPSHOT and source.snapshot is Snapshot.WARM,
         ),
-        lineage=change.lineage,
-        position="" if change.kind is Kind.SNAPSHOT else _digits(change.commit_version),
+        # Of no interest to a version that is not of the log, or is not there.
+        lineage="" if parts is None or source.version_fields else change.lineage,
+        position=_position(change, source),
         identity=change.id if change.unique else "",
     )
 
@@ -100,6 +108,8 @@ def _of_row(change: RowChange, source: Source) -> Arrival | None:
 def _parts(change: RowChange, source: Source) -> tuple[int, ...] | None:
     if change.kind is Kind.SNAPSHOT:
         return None
+    if source.version_fields and source.order is not Order.NONE:
+        return _of_fields(change, source)
     match source.order:
         case Order.ROW:
             return change.row_version
@@ -109,11 +119,42 @@ def _parts(change: RowChange, source: Source) -> tuple[int, ...] | None:
             return None
 
 
+def _of_fields(change: RowChange, source: Source) -> tuple[int, ...] | None:
+    """Return the version that the row itself has; None where it is not told or not true.
+
+    Never the log's in its place: two numbers of different meaning would be compared.
+    """
+    row = {**_told(_true_before(change, source) or {}), **_told(change.after or {})}
+    if any(row.get(name) is None for name in source.version_fields):
+        return None
+    return tuple(_whole(name, row[name]) for name in source.version_fields)
+
+
+def _whole(name: str, value: object) -> int:
+    if isinstance(value, str) and _DECIMAL.fullmatch(value):
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _U64:
+        raise BadEvent(f"column {name}: is no whole number from 0 to 2^64-1")
+    return value
+
+
+def _position(change: RowChange, source: Source) -> str:
+    """Return the change's place in commit order, where its version is of the log too."""
+    if change.kind is Kind.SNAPSHOT or source.version_fields:
+        return ""
+    return _digits(change.commit_version)
+
+
 def _entities(change: RowChange, source: Source, table: Table) -> Iterator[str]:
     """Yield the entity of the row as it is, and of the row as it was, by each template."""
     sides = _sides(change, source)
+    if not sides and change.before is not None:
+        raise BadEvent(
+            f"{_table_name(change)}: of before only the key is true, and neither the "
+            "message nor the table's key tells its columns"
+        )
     if not sides:
-        raise BadEvent("after: missing, and before and key too")
+        raise BadEvent(f"{_table_name(change)}: after, before and key are missing")
     for template in table.entities:
         yield from _by_template(template, change, table, sides)
 

@@ -30,9 +30,14 @@ class Arrival:
 
     @property
     def digits(self) -> str:
-        """Hex digits to compare with those of the same `ordered_by`; "" for none."""
+        """Hex digits to compare with those of the same `ordered_by`; "" for none.
+
+        An entity's begin with the epoch that its event was given by the producer.
+        """
         version = self.event.version
-        return self.position or ("" if version is None else version.digits)
+        if self.position or version is None:
+            return self.position
+        return f"{version.epoch:08x}{version.digits}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,24 @@ class Record:
 
     event: bytes
     lineage: str
+    entity: str
     ordered_by: str
     digits: str
     occurred_at: int | None
     identity: str
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What became of records: which were new, and what their order told of the source.
+
+    `regressed` counts versions that went back although their commits are newer;
+    `regression` is True once, when enough entities did so. `epoch` is the one that was
+    opened, None for none. `log_id` is the last one's in the log, "" if it was kept back.
+    """
+
+    new: tuple[bool, ...]
+    regressed: int = 0
+    regression: bool = False
+    epoch: int | None = None
+    log_id: str = ""

@@ -81,7 +81,7 @@ class EntityPattern:
     on every note names `notes/note:{note_id}`).
     """
 
-    __slots__ = ("_regex", "names", "source", "text")
+    __slots__ = ("_pieces", "_regex", "names", "source", "text")
 
     def __init__(self, text: str) -> None:
         """Parse `source/entity`; raises BadKey that says what is wrong with it."""
@@ -97,6 +97,7 @@ class EntityPattern:
             raise BadKey(
                 f"entity pattern {text!r}: two parts need something between them"
             )
+        self._pieces = pieces
         self.names = tuple(pieces[1::2])
         if len(set(self.names)) != len(self.names):
             raise BadKey(f"entity pattern {text!r}: a part is named twice")
@@ -113,6 +114,21 @@ class EntityPattern:
         if found is None:
             return None
         return {name: decode_part(text) for name, text in found.groupdict().items()}
+
+    def scope_of(self, parts: Mapping[str, str], prefix: str) -> Scope | None:
+        """Return what a key depends on of the entities that begin with `prefix`.
+
+        One entity where the key's encoded parts bind it, else the source; None if none of
+        them is of this pattern.
+        """
+        known = ""
+        for at, piece in enumerate(self._pieces):
+            if at % 2 and piece not in parts:
+                # Any entity that begins as far as is known.
+                overlap = known.startswith(prefix) or prefix.startswith(known)
+                return self.source if overlap else None
+            known += parts[piece] if at % 2 else piece
+        return f"{self.source}/{known}" if known.startswith(prefix) else None
 
 
 @dataclass(frozen=True, slots=True)

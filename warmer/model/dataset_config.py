@@ -26,13 +26,13 @@ from warmer.model.dataset import (
 )
 from warmer.model.event import PurgeMode
 from warmer.model.key import KeyTemplate
-from warmer.model.source import Sources
+from warmer.model.source import Source, Sources
 from warmer.model.source_config import build_sources
 from warmer.model.version import check_source
 from warmer.settings import Dataset as DatasetSettings
 from warmer.settings import LoaderVersion as LoaderVersionSettings
 from warmer.settings import Reading, Settings, milliseconds, read_settings
-from warmer.settings.parts import Places, nearest
+from warmer.settings.parts import Places, dotted, nearest
 
 MAX_KEYS_PER_ENTITY = 10_000
 """Keys that one changed entity may reach in one dataset: varied values times schemas."""
@@ -77,12 +77,23 @@ def configuration_of(reading: Reading) -> Configuration:
         name: isinstance(table, dict) and "limit" in table
         for name, table in tables.items()
     }
-    datasets, problems = _build(reading.datasets, limited, reading.places)
     sources, more = build_sources(reading.sources, reading.places)
+    datasets, problems = _build(reading.datasets, limited, sources, reading.places)
     problems = reading.problems + problems + more
     if problems or reading.settings is None:
         raise ConfigError(*problems)
     return Configuration(reading.settings, datasets, sources)
+
+
+def known_sources(declared: Sources, datasets: Datasets) -> Sources:
+    """Return the sources that are declared, or that a dataset depends on without that.
+
+    The latter's events come by hand or from a program, as the plain format has them.
+    """
+    depended_on = {
+        pattern.source for dataset in datasets.values() for pattern in dataset.entities
+    }
+    return {name: Source(name, format="plain") for name in depended_on} | {**declared}
 
 
 def sources_of(settings: Settings) -> Sources:
@@ -96,19 +107,23 @@ def sources_of(settings: Settings) -> Sources:
 def datasets_of(settings: Settings) -> Datasets:
     """Return the datasets that `settings` declare; raises ConfigError with every problem."""
     limited = {name: of.limit is not None for name, of in settings.origins.items()}
-    datasets, problems = _build(settings.datasets, limited, settings.places)
+    sources = build_sources(settings.sources, settings.places)[0]
+    datasets, problems = _build(settings.datasets, limited, sources, settings.places)
     if problems:
         raise ConfigError(*problems)
     return datasets
 
 
 def _build(
-    declared: Mapping[str, DatasetSettings], origins: Mapping[str, bool], places: Places
+    declared: Mapping[str, DatasetSettings],
+    origins: Mapping[str, bool],
+    sources: Sources,
+    places: Places,
 ) -> tuple[dict[str, Dataset], list[Problem]]:
     datasets: dict[str, Dataset] = {}
     problems: list[Problem] = []
     for name, settings in declared.items():
-        check = _Check(name, settings, origins, places)
+        check = _Check(name, settings, origins, sources, places)
         dataset = check.dataset()
         problems += check.problems
         if dataset is not None:
@@ -126,6 +141,7 @@ class _Check:
     name: str
     settings: DatasetSettings
     origins: Mapping[str, bool]
+    sources: Sources
     places: Places
     problems: list[Problem] = field(default_factory=list)
 
@@ -147,9 +163,7 @@ class _Check:
 
     def _wrong(self, setting: str, message: str) -> None:
         path = ("datasets", self.name, *setting.split("."))
-        self.problems.append(
-            Problem(nearest(self.places, path), ".".join(path), message)
-        )
+        self.problems.append(Problem(nearest(self.places, path), dotted(path), message))
 
     def _try(self, setting: str, make: Callable[[], _T]) -> _T | None:
         try:
@@ -241,6 +255,14 @@ class _Check:
             and f"{version.source}/{version.entity}" not in entities
         ):
             self._wrong("version.entity", "is none of this dataset's entities")
+        declared = self.sources.get(version.source)
+        if declared is not None and declared.tells_log_positions:
+            self._wrong(
+                "version.source",
+                f"what a load reports does not compare with positions of a log; name "
+                f"the column of that version in sources.{declared.name}.version_fields, "
+                'or let it report none (means = "none")',
+            )
 
     def _parts(
         self, template: KeyTemplate, entities: tuple[EntityPattern, ...]

@@ -25,6 +25,9 @@ Part = str | int | bool | bytes
 """What a key part may be. Text and integers of the same spelling are the same part."""
 
 _SAFE = re.compile(r"[!-$&-9<-z|~]*")
+_PART = r"(?:[!-$&-9<-z|~]|%[0-9A-F]{2})*"
+_SCHEMA = r"0|[1-9][0-9]{0,9}"
+_DIGESTED = re.compile(r"[!-~]+%~[0-9a-f]{64}")
 _SAFE_BYTES = frozenset(range(0x21, 0x7F)) - frozenset(b"%:;{}")
 """`;` separates scopes in a version vector, `:` parts, braces mark hash tags."""
 
@@ -117,7 +120,7 @@ class KeyTemplate:
     an incompatible change of representation gets new keys.
     """
 
-    __slots__ = ("_pieces", "names", "text")
+    __slots__ = ("_pieces", "_regex", "names", "text")
 
     def __init__(self, text: str) -> None:
         """Parse `text`; raises BadKey that says what is wrong with it."""
@@ -142,6 +145,14 @@ class KeyTemplate:
         if len(set(names)) != len(names):
             raise BadKey(f"key template {text!r}: a part is named twice")
         self.names = tuple(name for name in names if name != "schema")
+        self._regex = re.compile(
+            "".join(
+                f"(?P<{piece}>{_SCHEMA if piece == 'schema' else _PART})"
+                if at % 2
+                else re.escape(piece)
+                for at, piece in enumerate(self._pieces)
+            )
+        )
 
     def key(self, dataset: str, schema_version: int, parts: Mapping[str, Part]) -> Key:
         """Return the key for these parts; raises BadKey naming what is missing or unknown."""
@@ -171,3 +182,22 @@ class KeyTemplate:
             # A % that no hex digits follow stands in no other key.
             text = f"{text[:_HEAD_BYTES]}%~{digest}"
         return Key(text, dataset, schema_version, tuple(encoded))
+
+    def parse(self, text: str) -> "tuple[int, dict[str, str]] | None":
+        """Return schema version and encoded parts of a key's text, None if it is no such key.
+
+        A digested key does not tell them.
+        """
+        found = self._regex.fullmatch(text)
+        if found is None or len(text) > MAX_KEY_BYTES:
+            return None
+        parts = found.groupdict()
+        return int(parts.pop("schema")), parts
+
+    def may_have_digested(self, text: str) -> bool:
+        """Return whether `text` may be a key over the bound that this template made."""
+        return (
+            len(text) == _HEAD_BYTES + len("%~") + 64
+            and text.startswith(self._pieces[0])
+            and _DIGESTED.fullmatch(text) is not None
+        )

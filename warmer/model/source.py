@@ -19,6 +19,8 @@ Row = Mapping[str, object]
 
 _HOME_SCHEMAS = frozenset({"", "public", "dbo"})
 """Schemas that nobody names: `product:42`, but `audit.product:42`."""
+_NAMING = frozenset({"cloudevents", "debezium-outbox", "plain", "purge"})
+"""Formats whose producers give entity and version themselves."""
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 _COLUMN = re.compile(r"[^\W\d]\w*")
 _PLACES = frozenset({"db", "schema", "table"})
@@ -149,7 +151,10 @@ class EntityTemplate:
                 return encode_part(name, schema + at.table)
             case "key":
                 if not at.key:
-                    raise BadEvent(f"key: missing, for {self.text}")
+                    raise BadEvent(
+                        f"key: missing for {self.text}, and the table's key names no "
+                        "columns that the row has"
+                    )
                 return ":".join(_encoded("key", value) for value in at.key)
             case _:
                 column = name.removeprefix("row.")
@@ -193,7 +198,7 @@ class Source:
     """One source. Durations are integer milliseconds; 0 switches off.
 
     `before` None = as the format knows it. `auth` None = not reachable over HTTP.
-    `version_fields` name where a message has its version, for formats that leave it open.
+    `version_fields` name the columns that make the version, in place of the log's position.
     """
 
     name: str
@@ -212,6 +217,17 @@ class Source:
     regression_entities: int = 5
     on_regression: OnRegression = OnRegression.REPORT
     stream: StreamIn | None = None
+
+    @property
+    def tells_log_positions(self) -> bool:
+        """True if its versions are places in a log, which no load can report.
+
+        A change's place lies before its commit's: a snapshot may have passed the one and
+        not hold the other.
+        """
+        if self.version_fields or self.order is Order.NONE:
+            return False
+        return self.format not in _NAMING
 
     def table(self, at: RowId) -> Table:
         """Return the rule for a table: of its fullest name, else that for unlisted ones."""

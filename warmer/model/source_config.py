@@ -24,7 +24,7 @@ from warmer.model.version import check_source
 from warmer.settings import Hook as HookSettings
 from warmer.settings import Source as SourceSettings
 from warmer.settings import milliseconds
-from warmer.settings.parts import Places, Signed, nearest
+from warmer.settings.parts import Places, Signed, dotted, nearest
 
 
 def build_sources(
@@ -68,13 +68,13 @@ class _Check:
         try:
             check_source(self.name)
         except BadEvent as exc:
-            self._wrong("format", str(exc))
-        unlisted = Table(self._templates("entities", of.entities), of.key)
+            self._wrong(str(exc), "format")
+        unlisted = Table(self._templates(("entities",), of.entities), of.key)
         tables = {
             name: Table(
                 unlisted.entities
                 if table.entities is None
-                else self._templates(f"tables.{name}.entities", table.entities),
+                else self._templates(("tables", name, "entities"), table.entities),
                 table.key or of.key,
             )
             for name, table in of.tables.items()
@@ -108,22 +108,20 @@ class _Check:
         return Order.COMMIT if own else Order.ROW
 
     def _templates(
-        self, setting: str, texts: tuple[str, ...]
+        self, setting: tuple[str, ...], texts: tuple[str, ...]
     ) -> tuple[EntityTemplate, ...]:
         templates = []
         for text in texts:
             try:
                 templates.append(EntityTemplate(text))
             except BadKey as exc:
-                self._wrong(setting, str(exc))
+                self._wrong(str(exc), *setting)
         return tuple(templates)
 
     def _cloudevents(self) -> None:
         if self.settings.cloudevents_source and self.settings.format != "cloudevents":
-            self._wrong("cloudevents_source", 'is for format = "cloudevents"')
+            self._wrong('is for format = "cloudevents"', "cloudevents_source")
 
-    def _wrong(self, setting: str, message: str) -> None:
-        path = ("sources", self.name, *setting.split(".", 2))
-        self.problems.append(
-            Problem(nearest(self.places, path), ".".join(path), message)
-        )
+    def _wrong(self, message: str, *setting: str) -> None:
+        path = ("sources", self.name, *setting)
+        self.problems.append(Problem(nearest(self.places, path), dotted(path), message))

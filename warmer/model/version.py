@@ -10,7 +10,7 @@ above 2^53.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from typing_extensions import override
@@ -115,6 +115,26 @@ def version_for(scope: Scope, versions: Versions) -> SourceVersion | None:
     """Return the version held for `scope`: its own, or its source's position."""
     own = versions.get(scope)
     return own if own is not None else versions.get(source_of(scope))
+
+
+def in_current_epoch(versions: Versions, known: Iterable[Versions]) -> Versions:
+    """Return `versions` with those of epoch 0 in the newest epoch `known` of their source.
+
+    An origin tells its versions without an epoch. One that was given is left alone. The
+    newest of the whole source, not of the scope: an opening raises no floor of an entity
+    that nothing names, and below its old one the key could never be published again.
+    """
+    newest_epoch: dict[str, int] = {}
+    for vector in known:
+        for scope, version in vector.items():
+            source = source_of(scope)
+            newest_epoch[source] = max(newest_epoch.get(source, 0), version.epoch)
+    return {
+        scope: version
+        if version.epoch
+        else replace(version, epoch=newest_epoch.get(version.source, 0))
+        for scope, version in versions.items()
+    }
 
 
 def encode_vector(versions: Versions) -> str:

@@ -6,6 +6,11 @@ from warmer.model.dataset import Dataset, RefreshOn
 from warmer.model.outcome import InvalidateResult
 
 
+def warmed(dataset: Dataset) -> bool:
+    """Return whether rows that a source only showed are loaded where they are not fresh."""
+    return dataset.refresh_on is not RefreshOn.NONE
+
+
 def refresh_now(dataset: Dataset, result: InvalidateResult) -> bool:
     """Return whether a key is due now, given what the invalidation found at it.
 

@@ -4,6 +4,7 @@ Values only. What has to agree between fields (a part that no entity binds, an o
 that is not there) is asked in `warmer.model.dataset_config`, which knows templates.
 """
 
+import json
 import re
 from datetime import timedelta
 from typing import Annotated, Literal, Self
@@ -447,8 +448,9 @@ class Source(Signed):
     tables: dict[str, SourceTable] = Field(default_factory=dict)
     """Tables with rules of their own, by name: `product`, `public.product`, `shop.product`."""
     version_fields: tuple[str, ...] = ()
-    """Fields that make the version, most significant first, where the format leaves it
-    open: `["version"]`, `["__source_file", "__source_pos", "__source_row"]`."""
+    """Columns (or fields, in formats without rows) that make the version, most significant
+    first, in place of the log's position: `["version"]`. Best where the origin reports the
+    same number with each load: a load that holds the change is then known at once."""
     key_header: str = ""
     """Header that brings the record's key, for sinks that send none in the body."""
     cloudevents_source: str = ""
@@ -516,6 +518,9 @@ class Worker(Part):
     back. Default 60s; the unit's TimeoutStopSec is 90s."""
     event_log_for: Annotated[timedelta, Duration("1m", "366d")] = _seconds(7 * 86_400)
     """How long the event log is kept for replay. Default 7d."""
+    event_log_max: Annotated[int, Whole(1_000, 1_000_000_000)] = 1_000_000
+    """Events that the log keeps for replay, however young; those not yet applied stay in
+    any case. Default 1000000: some 300 MB."""
 
 
 class Client(Part):
@@ -570,6 +575,14 @@ class Settings(Part):
     def places(self) -> Places:
         """Where each value was read; what is not there is a default."""
         return self._places
+
+
+def dotted(path: tuple[str, ...]) -> str:
+    """Return a path as TOML writes it: `sources.shop-db.tables."public.product"`."""
+    return ".".join(
+        name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+        for name in path
+    )
 
 
 def nearest(places: Places, path: tuple[str, ...]) -> str:

@@ -22,12 +22,20 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import UnionType
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from warmer.errors import ConfigError, Problem
-from warmer.settings.parts import Dataset, Places, Settings, Source, nearest
+from warmer.settings.parts import (
+    Dataset,
+    Places,
+    Settings,
+    Source,
+    dotted,
+    nearest,
+)
 
 PREFIX = "WARMER_"
 CONFIG_VARIABLE = "WARMER_CONFIG"
@@ -62,9 +70,7 @@ class Reading:
 
     def problem(self, path: TomlPath, message: str) -> None:
         """Note that the value at `path` is wrong."""
-        self.problems.append(
-            Problem(nearest(self.places, path), ".".join(path), message)
-        )
+        self.problems.append(Problem(nearest(self.places, path), dotted(path), message))
 
     def put(self, path: TomlPath, value: object, place: str) -> None:
         """Set one value; what was there before stands back."""
@@ -110,7 +116,7 @@ def read_settings(
     used = _resolve_headers(reading, env, credentials)
     used |= _resolve_secrets(reading, env, credentials)
     _read_credentials(reading, credentials, used)
-    _read_environment(reading, env)
+    _read_environment(reading, env, used)
     for name, value in (flags or {}).items():
         reading.put(tuple(name.split(".")), value, f"flag {name}")
     _validate(reading)
@@ -203,9 +209,9 @@ def _read_credentials(
         _read_variable(reading, name, value, place=f"credential {name}")
 
 
-def _read_environment(reading: Reading, env: Mapping[str, str]) -> None:
+def _read_environment(reading: Reading, env: Mapping[str, str], used: set[str]) -> None:
     for name, value in sorted(env.items()):
-        if not name.startswith(PREFIX) or name == CONFIG_VARIABLE:
+        if not name.startswith(PREFIX) or name in used | {CONFIG_VARIABLE}:
             continue
         if "__" in name or not _SERVICE_LINK.fullmatch(name):
             _read_variable(reading, name, value, place=name)
@@ -270,7 +276,11 @@ def _each_in(kind: object) -> object:
 
 
 def _model_in(kind: object) -> type[BaseModel] | None:
-    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+    """Return the table that a type is, or may be: `SourceStream | None`."""
+    for each in (kind, *(get_args(kind) if isinstance(kind, UnionType) else ())):
+        if isinstance(each, type) and issubclass(each, BaseModel):
+            return each
+    return None
 
 
 def _value(text: str, kind: object) -> object:
@@ -401,7 +411,7 @@ def _problems(reading: Reading, error: ValidationError) -> Iterator[Problem]:
         path = tuple(str(word) for word in details["loc"] if word != "[key]")
         yield Problem(
             nearest(reading.places, path),
-            ".".join(path),
+            dotted(path),
             _message(path, details["type"], details["msg"]),
         )
 

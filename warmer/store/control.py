@@ -3,8 +3,7 @@
 It holds what must not be lost: never an evicting server, and with its writes on disk.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from redis.asyncio import Redis
 
@@ -12,27 +11,20 @@ from warmer.model.due import Lane
 from warmer.model.job import QueuedJob
 from warmer.model.permit import OriginLimits
 from warmer.store.control_link import ControlLink
+from warmer.store.dead_letters import DeadLetterBox, Letter, Parked
 from warmer.store.due_set import DueSet
-from warmer.store.event_stream import EventStream
-from warmer.store.keyspace import DEAD_LETTERS
+from warmer.store.event_stream import MAX_BACKLOG, EventStream
+from warmer.store.hook_log import HookLog
 from warmer.store.permits import Permits
+from warmer.store.prefix_scans import PrefixScans
+from warmer.store.source_states import SourceStates
 
-MAX_DEAD_LETTERS = 10_000
-"""Above it the oldest go; the server keeps up to one node (about 100) more."""
 PERMIT_TIMEOUT_MS = 500
 """Of one report: three more fit into the term of a share."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parked:
-    """One dead letter as it is stored."""
-
-    id: str
-    fields: Mapping[str, str]
-
-
 class ControlServer:
-    """What one control server holds: `events`, `due`, and the dead letters."""
+    """What one control server holds: `events`, `due`, `scans`, `sources`, `hooks`, `dead`."""
 
     def __init__(
         self,
@@ -40,10 +32,15 @@ class ControlServer:
         *,
         drain_job: Callable[[Lane], QueuedJob],
         timeout_ms: int = 2_000,
+        max_backlog: int = MAX_BACKLOG,
     ) -> None:
         self._link = ControlLink(redis, timeout_ms=timeout_ms)
-        self.events = EventStream(self._link)
+        self.events = EventStream(self._link, max_backlog=max_backlog)
         self.due = DueSet(self._link, drain_job=drain_job)
+        self.scans = PrefixScans(self._link)
+        self.sources = SourceStates(self._link)
+        self.hooks = HookLog(self._link)
+        self.dead = DeadLetterBox(self._link)
         self._permit_link = ControlLink(
             redis, timeout_ms=min(timeout_ms, PERMIT_TIMEOUT_MS)
         )
@@ -56,32 +53,14 @@ class ControlServer:
         """Return if the server answers."""
         await self._link.ask(self._link.redis.ping())
 
-    async def park(self, letters: Sequence[Mapping[str, str | bytes]]) -> None:
-        """Set events or keys aside, for people and for replay."""
-        async with self._link.redis.pipeline(transaction=False) as pipe:
-            for letter in letters:
-                pipe.xadd(
-                    DEAD_LETTERS,
-                    {name: text for name, text in letter.items()},  # noqa: C416 - widens
-                    maxlen=MAX_DEAD_LETTERS,
-                    approximate=True,
-                )
-            await self._link.ask(pipe.execute())
+    async def park(self, letters: Sequence[Letter]) -> int:
+        """Set events or keys aside; return how many older letters went for it."""
+        return await self.dead.park(letters)
 
     async def parked(self, *, count: int = 100, after: str = "-") -> list[Parked]:
         """Return dead letters, oldest first, from the one after `after` on."""
-        start = after if after == "-" else f"({after}"
-        entries = await self._link.ask(
-            self._link.redis.xrange(DEAD_LETTERS, start, "+", count=count)
-        )
-        return [
-            Parked(
-                id_.decode(),
-                {name.decode(): text.decode() for name, text in fields.items()},
-            )
-            for id_, fields in entries
-        ]
+        return await self.dead.oldest(count=count, after=after)
 
     async def parked_count(self) -> int:
         """Return how many dead letters there are."""
-        return await self._link.ask(self._link.redis.xlen(DEAD_LETTERS))
+        return await self.dead.count()

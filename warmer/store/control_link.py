@@ -1,17 +1,17 @@
-"""The one client of the control server that event log, due set and dead letters share.
+"""One client of a control server or a source's, which all that is asked there shares.
 
 Holds: no call waits longer than its timeout, and what a caller meets is a StoreError.
 """
 
 import asyncio
-from collections.abc import Awaitable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Sequence
+from typing import Any, TypeVar, cast
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from warmer.store.connections import translated
-from warmer.store.script import Call, run
+from warmer.store.script import Call, pipelined, run
 
 T = TypeVar("T")
 
@@ -37,3 +37,11 @@ class ControlLink:
         if not isinstance(reply, list):
             raise TypeError(f"a script replies with a list, not {reply!r}")
         return reply
+
+    async def run_all(self, calls: Sequence[Call]) -> list[list[Any]]:
+        """Return the replies of scripts that are sent together; the first error is raised."""
+        replies = await self.ask(pipelined(self.redis, calls))
+        for reply in replies:
+            if isinstance(reply, RedisError):
+                raise translated(reply) from reply
+        return cast("list[list[Any]]", replies)

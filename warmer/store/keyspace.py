@@ -58,6 +58,15 @@ class Keyspace:
         """Return the name of the key's guard."""
         return "guard:" + tagged(key)
 
+    def key_of(self, name: str) -> str:
+        """Return the key that a name on the cache server is of: itself, or its guard's."""
+        if not name.startswith("guard:"):
+            return name
+        tagged_key = name.removeprefix("guard:")
+        if tagged_key.startswith("{") and tagged_key.endswith("}"):
+            return tagged_key[1:-1]
+        return tagged_key
+
     def staged(self, key: str, token: str) -> str:
         """Return the name under which a large body waits for its publish."""
         return f"stage:{tagged(key)}:{token}"
@@ -72,8 +81,19 @@ EVENT_LOG = "warmer:events"
 EVENT_GROUP = "workers"
 DEAD_LETTERS = "warmer:dead"
 """Stream: events and keys set aside, with their reason."""
+DEAD_LETTERS_SIZE = "warmer:dead:bytes"
+"""How many bytes the payloads of dead letters take."""
+HOOKS = "warmer:hooks"
+"""Stream: deploy hooks as they came."""
+HOOKS_SEEN = "warmer:hooks:seen"
+"""Sorted set of the deliveries of hooks; score = when (Unix ms)."""
 WANTED = "warmer:wanted"
 """Hash beside the due set: what a due key must reach, and its failed attempts."""
+
+PREFIX_ASKS = "warmer:scans"
+"""Hash: what scans of the cache server are asked for, by source, prefix and mode."""
+PREFIX_SCAN = "warmer:scan"
+"""Hash: the scan that is under way, how far it is, and who has it until when."""
 
 
 def due(lane: str) -> str:
@@ -89,6 +109,40 @@ def doing(lane: str) -> str:
 def wake(lane: str) -> str:
     """Return the flag that says a drain job of `lane` is queued and has not begun."""
     return f"warmer:wake:{lane}"
+
+
+SOURCES = "warmer:sources"
+"""Set: names of the sources that have a state."""
+
+
+def source_state(source: str) -> str:
+    """Return the hash of a source: epoch, lineage, newest position, counts, pause."""
+    return f"warmer:source:{source}"
+
+
+def source_seen(source: str) -> str:
+    """Return the sorted set of identities of a source's events; score = when (Unix ms)."""
+    return f"warmer:seen:{source}"
+
+
+def source_recent(source: str) -> str:
+    """Return the hash of the newest version of each of a source's recent entities."""
+    return f"warmer:recent:{source}"
+
+
+def source_regressed(source: str) -> str:
+    """Return the set of a source's entities whose versions went back in this epoch."""
+    return f"warmer:regressed:{source}"
+
+
+def source_lineages(source: str) -> str:
+    """Return the set of lineages that a source has had."""
+    return f"warmer:lineages:{source}"
+
+
+def held(source: str) -> str:
+    """Return the stream of a paused source's events."""
+    return f"warmer:held:{source}"
 
 
 def permits(origin: str) -> str:

@@ -6,8 +6,9 @@ Does not hold: that a call is carried out once, or in the order in which calls w
 each script is atomic by itself.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from redis.exceptions import RedisError, ResponseError
@@ -57,6 +58,18 @@ _ATTEMPTS = 3
 """Claims of one call: each further one needs another damaged entry, just published."""
 _U32 = 2**32 - 1
 _UNSTAGED = b"UNSTAGED"
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Some of the names on the server, as the keys they are of; `cursor` 0 = the last.
+
+    A cursor is of use only with the server whose `run_id` this is.
+    """
+
+    keys: tuple[str, ...]
+    cursor: int
+    run_id: str
 
 
 class RedisStore:
@@ -233,6 +246,22 @@ class RedisStore:
             },
             guard_ms=self._left(guard_until),
         )
+
+    async def names(self, cursor: int, *, count: int) -> Names:
+        """Return the next names of entries and guards, and of whatever else there is.
+
+        Each that is there from the first call (cursor 0) to the last is given, perhaps
+        more than once. About `count` are looked at: the server answers nobody else meanwhile.
+        """
+        info, scanned = await self._ask(
+            ("INFO", "server"), ("SCAN", cursor, "COUNT", count)
+        )
+        following, names = cast("tuple[int, list[bytes]]", scanned)
+        keys = dict.fromkeys(
+            self._keyspace.key_of(name.decode()) for name in names if name.isascii()
+        )
+        run_id = str(cast("Mapping[str, object]", info)["run_id"])
+        return Names(tuple(keys), following, run_id)
 
     def waiting(self, key: Key) -> AbstractAsyncContextManager[Waiter]:
         """Register as a waiter of one key; what happens from then on wakes it."""

@@ -39,12 +39,14 @@ FORMATS = (
 class Message:
     """One message, its JSON read. `value` None is a tombstone; `key` is the record's key.
 
-    `headers` are by lower-case name: of the request, or of the record.
+    `headers` are by lower-case name: of the request, or of the record. `raw` are its bytes
+    as they came, b"" if it came in an array.
     """
 
     value: object
     key: object = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    raw: bytes = b""
 
 
 class Kind(StrEnum):

@@ -27,9 +27,12 @@ from warmer.ops.cli.options import print_json
 
 COMMANDS = {
     "worker": "Run a worker.",
+    "serve": "Take events, purges and deploy hooks over HTTP.",
     "demo": "Show what warmer does, on this machine.",
     "get": "Print one value, read through the cache.",
     "invalidate": "Tell the fleet that entities changed.",
+    "source": "Look at sources; open an epoch, pause, resume, replay.",
+    "dlq": "Look at dead letters; replay or drop them.",
     "why": "Say why a key is fresh, stale or absent.",
     "config": "Check and show the configuration.",
 }

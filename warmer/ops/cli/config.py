@@ -10,7 +10,7 @@ from warmer.model.dataset_config import configure
 from warmer.ops.cli.exits import Exit, say
 from warmer.ops.cli.options import CONFIG, JSON, print_json
 from warmer.settings import Settings
-from warmer.settings.parts import nearest
+from warmer.settings.parts import dotted, nearest
 from warmer.settings.schema import schema_text
 from warmer.store.connections import redacted
 
@@ -66,13 +66,13 @@ def show(file: str | None, *, with_origin: bool, as_json: bool) -> int:
     if as_json:
         print_json(
             {
-                ".".join(path): {"value": value, "origin": origin_of[path]}
+                dotted(path): {"value": value, "origin": origin_of[path]}
                 for path, value in values.items()
             }
         )
         return Exit.DONE
     for path, value in values.items():
-        line = f"{'.'.join(path)} = {json.dumps(value, ensure_ascii=False)}"
+        line = f"{dotted(path)} = {json.dumps(value, ensure_ascii=False)}"
         click.echo(f"{line}  # {origin_of[path]}" if with_origin else line)
     return Exit.DONE
 

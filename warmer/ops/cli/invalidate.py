@@ -6,9 +6,10 @@ import secrets
 import click
 
 from warmer.clock import SystemClock
-from warmer.ingest.event_log import encode
+from warmer.ingest.event_log import record_of
+from warmer.model.arrival import Arrival
 from warmer.model.dataset import Datasets
-from warmer.model.dataset_config import Configuration, configure
+from warmer.model.dataset_config import Configuration, configure, known_sources
 from warmer.model.event import Event, PurgeMode
 from warmer.model.key import canonical_entity
 from warmer.model.version import SourceVersion, check_source
@@ -57,7 +58,8 @@ def invalidate(
     on: nothing would happen.
 
     \b
-    JSON: {"id": str, "log_id": str, "keys": {"product": 3}}; keys are counted per dataset.
+    JSON: {"id": str, "log_id": str | null, "keys": {"product": 3}}; keys are counted per
+    dataset, and log_id is null while the source is paused.
     """  # noqa: D301 - click takes the byte
     configuration = configure(file)
     event = Event(
@@ -68,13 +70,14 @@ def invalidate(
         mode=PurgeMode.HARD if hard else None,
     )
     keys = _keys_of(configuration.datasets, event)
-    log_id = asyncio.run(_append(configuration, event))
+    log_id = asyncio.run(_accept(configuration, event))
     if as_json:
         print_json({"id": event.id, "log_id": log_id, "keys": keys})
     else:
         click.echo(event.id)
     reached = ", ".join(f"{count} of {name}" for name, count in keys.items())
-    say(f"accepted; it reaches the keys: {reached}")
+    later = "" if log_id else f", once {source} is not paused any more"
+    say(f"accepted; it reaches the keys: {reached}{later}")
     return Exit.DONE
 
 
@@ -118,8 +121,10 @@ def _keys_of(datasets: Datasets, event: Event) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-async def _append(configuration: Configuration, event: Event) -> str:
-
+async def _accept(configuration: Configuration, event: Event) -> str | None:
+    """Append the event in its source's order; return where, None if it was kept back."""
+    sources = known_sources(configuration.sources, configuration.datasets)
+    record = record_of(Arrival(event))
     async with open_control(configuration, clock=SystemClock()) as control:
-        [log_id] = await control.events.append([encode(event)])
-        return log_id
+        accepted = await control.events.accept([record], sources[event.source])
+        return accepted.log_id or None

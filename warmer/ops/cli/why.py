@@ -26,7 +26,8 @@ from warmer.ops.explain import (
     span,
 )
 from warmer.signals import Counters
-from warmer.store.control import ControlServer, Parked
+from warmer.store.control import ControlServer
+from warmer.store.dead_letters import Parked
 from warmer.wiring import open_control, open_store
 
 PAGE = 500
@@ -118,9 +119,13 @@ async def _events(
         page = await control.events.newest(count=PAGE, before=before)
         for logged in page:
             try:
-                event = decode(logged.event or b"")
+                event = decode(
+                    logged.event or b"", epoch=logged.epoch, ordered=logged.ordered
+                )
             except BadEvent:
                 continue  # a dead letter tells of it
+            if event.warm:
+                continue  # it invalidates nothing
             scopes = (f"{event.source}/{entity}" for entity in event.entities)
             if any(depends(dataset, key, scope) for scope in scopes):
                 found.append(SeenEvent(event, logged.id))
@@ -137,7 +142,7 @@ async def _letters(control: ControlServer, dataset: Dataset, key: Key) -> list[P
         if letter.fields.get("member") == member_of(key):
             return True
         try:
-            event = decode(letter.fields.get("payload", "").encode())
+            event = decode(letter.payload)
         except BadEvent:
             return False
         return any(

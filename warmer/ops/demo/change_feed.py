@@ -11,16 +11,13 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
-import orjson
-
 from warmer.clock import Clock
-from warmer.ingest.event_log import encode
-from warmer.ingest.formats import Events, Ignored, Message, Unreadable
-from warmer.ingest.formats.debezium_postgres import DebeziumPostgres
+from warmer.ingest.formats import Message
+from warmer.ingest.intake import Intake
+from warmer.model.source import Source
 from warmer.ops.demo.admin import OriginAdmin
 from warmer.ops.demo.household import DemoError
 from warmer.ops.demo.shop import Change
-from warmer.store.event_stream import EventStream
 
 DATABASE = "shop"
 SOURCE = "shop-db"
@@ -65,21 +62,17 @@ def debezium(change: Change, *, emitted_at_ms: int) -> Message:
         "ts_us": emitted_at_ms * 1_000,
         "ts_ns": emitted_at_ms * 1_000_000,
     }
-    key = orjson.dumps({"id": change.row["id"]})
-    return Message(value=orjson.dumps(value), key=key)
+    return Message(value=value, key={"id": change.row["id"]})
 
 
-def into(log: EventStream) -> Deliver:
-    """Return what reads messages as Debezium's, and appends their events to the log."""
-    reading = DebeziumPostgres(SOURCE)
+def into(intake: Intake) -> Deliver:
+    """Return what takes messages as a worker takes those of a Debezium sink."""
+    source = Source(SOURCE, "debezium")
 
     async def deliver(messages: list[Message]) -> None:
-        for message in messages:
-            match reading.read(message):
-                case Events(events):
-                    await log.append([encode(event) for event in events])
-                case Ignored(reason) | Unreadable(reason):
-                    raise DemoError(f"its own change event was not taken: {reason}")
+        taken = await intake.take(source, messages)
+        if taken.accepted != len(messages):
+            raise DemoError(f"its own change events were not taken: {taken}")
 
     return deliver
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import orjson
 
 from warmer.clock import Clock
+from warmer.ingest.intake import Intake
 from warmer.model.dataset import Datasets
 from warmer.model.dataset_config import configuration_of
 from warmer.model.key import Key
@@ -19,6 +20,7 @@ from warmer.ops.demo.admin import OriginAdmin
 from warmer.ops.demo.change_feed import ChangeFeed, into
 from warmer.ops.demo.household import DemoError, Household, Member
 from warmer.ops.demo.reads import Ask, Read, version_of
+from warmer.ops.telemetry import Reporter
 from warmer.settings import read_settings
 from warmer.signals import Counters
 from warmer.store.control import ControlServer
@@ -261,9 +263,16 @@ async def set_up(house: Household, clock: Clock) -> AsyncIterator[Stage]:
         enter = stack.enter_async_context
         admin = await enter(OriginAdmin.of(origin_url))
         control = await enter(open_control(configuration, clock=clock))
+        intake = Intake(
+            log=control.events,
+            letters=control,
+            clock=clock,
+            signals=Counters(),
+            report=Reporter(clock, sender=None),
+        )
         stage = Stage(
             origin=admin,
-            feed=ChangeFeed(admin, deliver=into(control.events), clock=clock),
+            feed=ChangeFeed(admin, deliver=into(intake), clock=clock),
             readers=Readers([ReaderProcess(reader) for reader in readers]),
             clock=clock,
             datasets=configuration.datasets,

@@ -1,0 +1,1 @@
+"""`warmer serve`: the door that producers, purge callers and deploy pipelines knock at."""
