@@ -35,6 +35,7 @@ class Orders:
 
     control: str
     origin: str
+    name: str = "process"
     limit: int = 32
     local_limit: int = 4
     tasks: int = 64
@@ -112,6 +113,7 @@ async def main(orders: Orders) -> None:
     target = OriginTarget(
         "shop",
         orders.origin,
+        headers={"X-From": orders.name},
         local_limit=orders.local_limit,
         fleet_limit=orders.limit,
     )

@@ -140,6 +140,15 @@ class Fleet:
 
         await until(seen, within_s=within_s, what=lambda: "too few loads")
 
+    async def served_without(self, sender: str, running: int) -> None:
+        """Return once the others have the whole limit."""
+
+        async def seen() -> bool:
+            others = self.origin.running - self.origin.running_from[sender]
+            return others == running
+
+        await until(seen, within_s=30, what=lambda: "its share did not come back")
+
     async def ends(self) -> "Given":
         """Stop the clients; return what they were given, together."""
         given = Given({}, [])
@@ -214,3 +223,38 @@ async def test_a_flush_under_load_with_a_third_killed_never_passes_the_limit(
     assert 0 < origin.max_running_from["worker"] <= LIMIT - RESERVE
     assert origin.max_running_from["client"] >= RESERVE
     assert given.counts["loaded"] > 0
+
+
+@pytest.mark.timeout(120)
+async def test_a_limit_that_all_want_holds_while_one_is_stopped_and_one_is_killed(
+    fleet: Fleet,
+) -> None:
+    """R-FT-4 R-ADM-1: nothing above it, but for what the stopped one was about to send.
+
+    Each of the four wants four times the limit; the control server restarts in between.
+    """
+    origin = fleet.origin
+    shared = {"control": fleet.control.url, "origin": origin.url, "limit": LIMIT}
+    processes = [
+        fleet.children.python("tests.loading", json.dumps({**shared, "name": name}))
+        for name in ("stopped", "killed", "one", "other")
+    ]
+    stopped, killed = processes[:2]
+    for process in processes:
+        await process.line("ready", within_s=60)
+    await fleet.loads(500)
+    assert origin.max_running == LIMIT
+    origin.max_running = 0
+    held = origin.max_running_from["stopped"]
+    stopped.pause()
+    await fleet.served_without("stopped", LIMIT)
+    stopped.resume()
+    await fleet.loads(300)
+    assert origin.max_running <= LIMIT + held
+    origin.max_running = 0
+    killed.kill()
+    await fleet.served_without("killed", LIMIT)
+    await asyncio.to_thread(fleet.control.restart)
+    await fleet.loads(500)
+
+    assert origin.max_running == LIMIT
