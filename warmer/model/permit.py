@@ -126,6 +126,7 @@ class Grant:
     """What a process may use, by purpose, and what the fleet knows of the origin.
 
     `limit`: the whole origin's, as it is now. `retry_in_ms`: while open, how long still.
+    `processes`: that want something, with this one.
     """
 
     shares: Mapping[str, Counts]
@@ -134,3 +135,4 @@ class Grant:
     phase: Phase
     retry_in_ms: int
     era: int
+    processes: int = 1

@@ -45,6 +45,8 @@ log = logging.getLogger("warmer.admission")
 
 RENEW_S, HUNGRY_S = 0.1, 0.025
 """Between two reports; and of a process that was given nothing yet."""
+RENEW_PER_PROCESS_S, RENEW_AT_MOST_S = 0.004, 0.5
+"""A report costs the more, the more processes there are; a term is still four reports."""
 TTL_MS = 2_000
 """How long the share of a process that died is kept from others."""
 SAFE = 0.9
@@ -100,6 +102,7 @@ class Admission:
         self._good_until = 0.0
         self._failing_since: float | None = None
         self._rests_until = 0.0
+        self._processes = 1
         self._drained_to_share = True
         self._stir = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
@@ -313,8 +316,12 @@ class Admission:
             if not self._holding.demands and not self.running and not len(self._line):
                 return
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RENEW_S if self.running else HUNGRY_S):
+                async with asyncio.timeout(self._pause_s()):
                     await self._stir.wait()
+
+    def _pause_s(self) -> float:
+        crowded_s = min(RENEW_AT_MOST_S, RENEW_PER_PROCESS_S * self._processes)
+        return max(crowded_s, RENEW_S if self.running else HUNGRY_S)
 
     async def _renew(self) -> None:
         sent = self._clock.monotonic()
@@ -358,7 +365,7 @@ class Admission:
             self._stir.set()
         if grant.era != self._seen.era:
             self._seen = Seen(era=grant.era)
-        self.limit = grant.limit
+        self.limit, self._processes = grant.limit, grant.processes
         self._rests_until = 0.0
         if grant.phase is Phase.OPEN:
             self._rests_until = self._clock.monotonic() + grant.retry_in_ms / 1000

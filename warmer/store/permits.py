@@ -69,14 +69,23 @@ class Permits:
             ttl_ms=self._ttl_ms,
             now_ms="" if now_ms is None else now_ms,
         )
-        _word, starts, limit, phase, retry_in_ms, era, *flat = await self._link.run(
-            call
-        )
+        (
+            _word,
+            starts,
+            limit,
+            phase,
+            retry_in_ms,
+            era,
+            processes,
+            *flat,
+        ) = await self._link.run(call)
         shares = {
             flat[at].decode(): Counts(*flat[at + 1 : at + _PER_POOL])
             for at in range(0, len(flat), _PER_POOL)
         }
-        return Grant(shares, starts, limit, Phase(phase.decode()), retry_in_ms, era)
+        return Grant(
+            shares, starts, limit, Phase(phase.decode()), retry_in_ms, era, processes
+        )
 
     def _pool(self, name: str) -> tuple[int, int]:
         if name:

@@ -15,7 +15,7 @@ local process, number, pools, seen, starts, limits, ttl_ms, now_ms = unpack(ARGV
 -- (the server is another, or was emptied, less than a ttl ago).
 --
 -- returns { "GRANTED" | "LATER_KNOWN", starts (-1 any), limit, phase, retry_in_ms, era,
---     name, request, now, warm, ahead, ... }
+--     processes, name, request, now, warm, ahead, ... }
 
 local LEAST, FADES, BREAKER_MS = 10, 0.75, 1000
 local OPEN_BASE_MS, OPEN_CAP_MS, RETRY_AFTER_CAP_MS = 1000, 10000, 120000
@@ -254,7 +254,7 @@ end
 
 local limit, reserve = origin_pool()
 local reply = { late and "LATER_KNOWN" or "GRANTED", -1, limit, origin.phase,
-    origin.phase == "open" and origin.until_ms - now or 0, origin.era }
+    origin.phase == "open" and origin.until_ms - now or 0, origin.era, #names }
 
 if rate > 0 and not late then
     local burst = math.max(1, rate * BURST_S)
