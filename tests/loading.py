@@ -17,8 +17,8 @@ from warmer.clock import SystemClock
 from warmer.dispatch import Jobs
 from warmer.errors import NoPermit, OriginError
 from warmer.model.dataset import LoaderVersion
-from warmer.model.permit import Errand, OriginLimits, Purpose
-from warmer.origin.admission import TTL_MS, Admission
+from warmer.model.permit import TTL_MS, Errand, OriginLimits, Purpose
+from warmer.origin.admission import Admission
 from warmer.origin.loader import Origin
 from warmer.origin.target import OriginTarget
 from warmer.signals import Counters

@@ -26,7 +26,7 @@ from warmer.model.dataset_config import (
 )
 from warmer.model.due import Lane
 from warmer.model.job import QueuedJob
-from warmer.model.permit import Errand, OriginLimits, Pool
+from warmer.model.permit import TTL_MS, Errand, OriginLimits, Pool
 from warmer.model.source import Auth, Sources
 from warmer.model.source_config import auth_of
 from warmer.origin.target import OriginTarget
@@ -40,6 +40,7 @@ from warmer.store.control import ControlServer
 from warmer.store.control_link import ControlLink
 from warmer.store.grouped_log import GroupedLog
 from warmer.store.keyspace import Keyspace
+from warmer.store.permits import Permits
 from warmer.store.read_lane import ReadLane
 from warmer.store.redis_store import RedisStore
 from warmer.store.wakeups import Wakeups
@@ -385,12 +386,12 @@ def _admission(
     limits = limits_of(configuration, name)
     if limits is None or control is None:
         return None
-    from warmer.origin.admission import TTL_MS, Admission  # noqa: PLC0415
+    from warmer.origin.admission import Admission  # noqa: PLC0415
 
     of = configuration.settings.origins[name]
     return Admission(
         name,
-        control.permits(name, limits, ttl_ms=TTL_MS),
+        permits_of(configuration, control, name),
         limits,
         local_limit=of.local_limit,
         max_waiting=of.local_queue,
@@ -423,6 +424,16 @@ def limits_of(configuration: Configuration, name: str) -> OriginLimits | None:
         adaptive=of.adaptive,
         pools=pools,
     )
+
+
+def permits_of(
+    configuration: Configuration, control: ControlServer, name: str
+) -> Permits:
+    """Return the permits of an origin; raises ConfigError if it has no limit."""
+    limits = limits_of(configuration, name)
+    if limits is None:
+        raise ConfigError(f"origins.{name}: it has no limit, so there are no permits")
+    return control.permits(name, limits, ttl_ms=TTL_MS)
 
 
 def _load_of(origins: Mapping[str, "Origin"], dataset: Dataset, errand: Errand) -> Load:

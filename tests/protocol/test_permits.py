@@ -282,6 +282,19 @@ async def test_a_dataset_and_a_tenant_have_limits_of_their_own(
     assert [sum(grant.shares[name]) for name in names] == [8, 3, 2]
 
 
+async def test_what_the_fleet_goes_by_can_be_seen(control: ControlServer) -> None:
+    """R-ADM-1: one published limit, and how much of it is held and wanted."""
+    permits = control.permits("shop", LIMITS, ttl_ms=TTL_MS)
+    unknown = await permits.look()
+    demand = Demand(Counts(4, 0, 2), Counts(1), Counts(2, 0, 1))
+    await permits.share(Report("a", 1, {"": demand}))
+    known = await permits.look()
+
+    assert (unknown.limit, unknown.processes) == (10, 0)
+    assert (known.limit, known.phase, known.processes) == (10, Phase.CLOSED, 1)
+    assert (known.held, known.wanted) == (3, 6)
+
+
 async def test_what_nobody_here_wrote_counts_as_unknown(
     fleet: ProcessFleet, server: ServerProcess
 ) -> None:

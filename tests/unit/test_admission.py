@@ -16,6 +16,7 @@ from warmer.errors import (
     StoreTimeout,
 )
 from warmer.model.permit import (
+    TTL_MS,
     Counts,
     Grant,
     OriginLimits,
@@ -24,7 +25,7 @@ from warmer.model.permit import (
     Purpose,
     Report,
 )
-from warmer.origin.admission import SAFE, TTL_MS, Admission
+from warmer.origin.admission import SAFE, Admission
 from warmer.origin.line import Group
 from warmer.policy.shares import shares_of
 from warmer.signals import Counters

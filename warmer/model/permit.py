@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+TTL_MS = 2_000
+"""The term of a share: how long that of a process which died is kept from others."""
+
 
 class Purpose(StrEnum):
     """What a load is for, the most urgent first."""

@@ -28,6 +28,7 @@ from warmer.clock import Clock
 from warmer.errors import NoPermit, OriginTimeout, StoreError
 from warmer.model.permit import (
     RANK,
+    TTL_MS,
     Grant,
     OriginLimits,
     Phase,
@@ -47,10 +48,8 @@ RENEW_S, HUNGRY_S = 0.1, 0.025
 """Between two reports; and of a process that was given nothing yet."""
 RENEW_PER_PROCESS_S, RENEW_AT_MOST_S = 0.004, 0.5
 """A report costs the more, the more processes there are; a term is still four reports."""
-TTL_MS = 2_000
-"""How long the share of a process that died is kept from others."""
 SAFE = 0.9
-"""Of that, how long the process itself goes by it: its clock runs at another speed."""
+"""Of a term, how long the process itself goes by its share: its clock runs at another speed."""
 PATIENCE_MS = 250
 """How long a load nobody waits for may stand in line: it holds its key's lease meanwhile."""
 NOTICES_S = 0.25

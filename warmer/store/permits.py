@@ -5,6 +5,8 @@ been silent for `ttl_ms`. A late or lost reply changes nothing of that.
 Does not hold: a limit over processes that cannot reach this server; see `Admission`.
 """
 
+from dataclasses import dataclass
+
 import orjson
 
 from warmer.model.permit import Counts, Grant, OriginLimits, Phase, Report
@@ -14,7 +16,26 @@ from warmer.store.script import Script
 
 _SHARE = Script("permit_share")
 
+
+@dataclass(frozen=True, slots=True)
+class PermitState:
+    """What the table says: the limit as it is, what is held of it and wanted, by how many.
+
+    `ends_ms`: of an origin that is open, when it is probed (Unix ms of the server).
+    """
+
+    limit: int
+    phase: Phase
+    ends_ms: int
+    usual_ms: float
+    processes: int
+    held: int
+    wanted: int
+
+
 _PER_POOL = 5
+_HELD = 4
+"""Where a record of a pool has what is held, after what is wanted for each purpose."""
 
 
 class Permits:
@@ -93,3 +114,26 @@ class Permits:
             return pool.limit, pool.reserve
         # Not looked at: the script knows what the whole origin bears just now.
         return self._limits.limit, 0
+
+    async def look(self) -> PermitState:
+        """Return what the table says now, of the whole origin."""
+        # A name's fields at one instant; the time a moment later ends no share too early.
+        hgetall = self._link.redis.hgetall(self._name)
+        flat = await self._link.ask(hgetall)  # type: ignore[arg-type]  # either way's type
+        seconds, micros = await self._link.ask(self._link.redis.time())
+        now_ms = seconds * 1000 + micros // 1000
+        origin = orjson.loads(flat.pop(b"origin", b"{}"))
+        live = [
+            pools[""]
+            for record in map(orjson.loads, flat.values())
+            if record["ends"] > now_ms and "" in (pools := record["pools"])
+        ]
+        return PermitState(
+            limit=int(origin.get("limit", self._limits.limit)),
+            phase=Phase(origin.get("phase", Phase.CLOSED)),
+            ends_ms=int(origin.get("until_ms", 0)),
+            usual_ms=float(origin.get("usual_ms", 0.0)),
+            processes=len(live),
+            held=sum(int(pool[_HELD]) for pool in live),
+            wanted=sum(int(wants) for pool in live for wants in pool[:_HELD]),
+        )

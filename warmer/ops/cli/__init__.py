@@ -33,6 +33,7 @@ COMMANDS = {
     "invalidate": "Tell the fleet that entities changed.",
     "source": "Look at sources; open an epoch, pause, resume, replay.",
     "dlq": "Look at dead letters; replay or drop them.",
+    "permits": "Show what origins bear, and who holds how much of it.",
     "why": "Say why a key is fresh, stale or absent.",
     "config": "Check and show the configuration.",
 }
