@@ -1,9 +1,12 @@
-"""A real Debezium engine that delivers as Debezium Server's HTTP sink does.
+"""A real Debezium engine that delivers as two of Debezium Server's sinks do.
 
-Run by the interpreter of .venv-debezium: `engine.py PROPERTIES.json`. One record a request,
-strictly in order, the value only; the key in a header; signed as Standard Webhooks; what is
-not answered 2xx is sent again, five times a second apart, and then the engine stops. A null
-value (a tombstone) is not sent.
+Run by the interpreter of .venv-debezium: `engine.py SETTINGS.json`.
+
+HTTP: one record a request, strictly in order, the value only; the key in a header; signed as
+Standard Webhooks; what is not answered 2xx is sent again, five times a second apart, and then
+the engine stops. A null value (a tombstone) is not sent.
+Redis: an entry a record in the stream of its topic, of one field, the key, and its value;
+`default` for null.
 """
 
 import base64
@@ -11,6 +14,7 @@ import hmac
 import http.client
 import json
 import os
+import socket
 import sys
 import time
 import uuid
@@ -22,7 +26,7 @@ from pydbzengine import BasePythonChangeHandler, DebeziumJsonEngine
 RETRIES = 5
 
 
-class Sink(BasePythonChangeHandler):  # type: ignore[misc]
+class HttpSink(BasePythonChangeHandler):  # type: ignore[misc]
     """Posts records to the door, by the table they are of."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -74,12 +78,41 @@ class Sink(BasePythonChangeHandler):  # type: ignore[misc]
         return 200 <= answer.status < 300
 
 
+class RedisSink(BasePythonChangeHandler):  # type: ignore[misc]
+    """Adds records to streams, in the compact layout."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._connection = socket.create_connection(tuple(settings["redis"]))
+        self._replies = self._connection.makefile("rb")
+
+    def handleJsonBatch(self, records: list[Any]) -> None:  # noqa: N802 - the engine's name
+        """Deliver a batch; the engine notes its offsets when this has returned."""
+        for record in records:
+            key, value = record.key(), record.value()
+            self._add(
+                str(record.destination()),
+                "default" if key is None else str(key),
+                "default" if value is None else str(value),
+            )
+            print("delivered", str(record.destination()).rpartition(".")[2], flush=True)
+
+    def _add(self, stream: str, key: str, value: str) -> None:
+        words = [word.encode() for word in ("XADD", stream, "*", key, value)]
+        command = b"*%d\r\n" % len(words)
+        command += b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+        self._connection.sendall(command)
+        header = self._replies.readline()
+        if not header.startswith(b"$"):
+            raise RuntimeError(f"the stream took it not: {header!r}")
+        self._replies.readline()
+
+
 def main() -> None:
     """Run the engine until it is killed."""
     settings = json.loads(Path(sys.argv[1]).read_text())
     engine = DebeziumJsonEngine(
         properties=settings["properties"],
-        handler=Sink(settings),
+        handler=(RedisSink if "redis" in settings else HttpSink)(settings),
         jvm_opts=["-Xmx512m"],
     )
     print("engine_starting", flush=True)

@@ -60,17 +60,13 @@ local_limit = 32
 [sources.rows]
 format = "debezium"
 version_fields = ["version"]
-key_header = "X-DEBEZIUM-KEY"
-signature = "standard-webhooks"
-secrets = ["env:SECRET"]
+{rows}
 
 # What several rows make, ordered as committed; no load reports that.
 [sources.orders]
 format = "debezium"
-key_header = "X-DEBEZIUM-KEY"
 before = "full"
-signature = "standard-webhooks"
-secrets = ["env:SECRET"]
+{orders}
 [sources.orders.tables.orders]
 entities = ["order:{{id}}"]
 [sources.orders.tables.order_line]
@@ -125,10 +121,32 @@ refresh_on = "all"
 jitter = "0%"
 """
 
+SIGNED = """key_header = "X-DEBEZIUM-KEY"
+signature = "standard-webhooks"
+secrets = ["env:SECRET"]"""
+STREAMED = """[sources.{source}.stream]
+url = "{url}"
+names = {names}"""
+
 ROW = "SELECT row_to_json(t) FROM {table} t WHERE id = {id}"
 ORDER = """SELECT json_build_object('id', o.id, 'state', o.state, 'lines',
   (SELECT coalesce(json_agg(json_build_array(l.id, l.quantity) ORDER BY l.id), '[]')
    FROM order_line l WHERE l.order_id = o.id)) FROM orders o WHERE o.id = {id}"""
+
+
+def sources(via: str, url: str) -> dict[str, str]:
+    """How the two sources are reached: over HTTP, or by streams in Redis."""
+    if via == "http":
+        return {"rows": SIGNED, "orders": SIGNED}
+    tables = {"rows": ("product", "note"), "orders": ("orders", "order_line")}
+    return {
+        source: STREAMED.format(
+            source=source,
+            url=url,
+            names=json.dumps([f"shop.public.{table}" for table in of]),
+        )
+        for source, of in tables.items()
+    }
 
 
 def query(table: str, id_: int) -> str:
@@ -146,7 +164,7 @@ class World:
     children: Children
     directory: Path
     file: Path
-    door: int
+    sink: dict[str, Any]
     seconds: list[float] = field(default_factory=list)
 
     async def row(self, table: str, id_: int) -> Any:
@@ -177,12 +195,7 @@ class World:
     def start_engine(self) -> ChildProcess:
         """Start the engine, from where its offsets say."""
         settings = {
-            "door": ["127.0.0.1", self.door],
-            "paths": {
-                "product": "/v1/events/rows",
-                "note": "/v1/events/rows",
-                "*": "/v1/events/orders",
-            },
+            **self.sink,
             "properties": {
                 "name": "engine",
                 "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
@@ -251,9 +264,19 @@ async def origin_of(session: Session) -> AsyncIterator[int]:
         await runner.cleanup()
 
 
-@pytest.fixture
+PATHS = {
+    "product": "/v1/events/rows",
+    "note": "/v1/events/rows",
+    "*": "/v1/events/orders",
+}
+
+
+@pytest.fixture(params=["http", "redis"])
 async def world(
-    start_server: Servers, children: Children, tmp_path: Path
+    request: pytest.FixtureRequest,
+    start_server: Servers,
+    children: Children,
+    tmp_path: Path,
 ) -> AsyncIterator[World]:
     server = start_server("valkey9")
     database = Database().start()
@@ -264,7 +287,8 @@ async def world(
         await sql.run(SCHEMA)
         origin = await stack.enter_async_context(origin_of(await database.session()))
         file = tmp_path / "warmer.toml"
-        file.write_text(CONFIG.format(url=server.url, origin=origin))
+        reached = sources(request.param, server.url)
+        file.write_text(CONFIG.format(url=server.url, origin=origin, **reached))
         env = {"SECRET": SECRET}
         os.environ["SECRET"] = SECRET
         door = children.warmer(
@@ -285,7 +309,9 @@ async def world(
             children=children,
             directory=tmp_path,
             file=file,
-            door=int(found[1]),
+            sink={"door": ["127.0.0.1", int(found[1])], "paths": PATHS}
+            if request.param == "http"
+            else {"redis": ["127.0.0.1", server.port]},
         )
 
 
