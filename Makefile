@@ -3,7 +3,7 @@
 VENV := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test lint format lock coverage system
+.PHONY: demo test test-debezium lint format lock coverage system
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
@@ -30,6 +30,11 @@ coverage: system $(INSTALLED)
 # make bench-read runs tests/bench/read.py
 bench-%: $(INSTALLED)
 	$(VENV)/python -m tests.bench.$(subst -,_,$*)
+
+# A real Debezium on a real PostgreSQL: 200 MB of jars, and Java, which `make test` spares.
+test-debezium: system $(INSTALLED)
+	.ci/debezium
+	$(VENV)/pytest -rP tests/debezium/scenarios.py
 
 # Remakes .ci/requirements.lock from pyproject.toml, newest versions within its bounds.
 lock: $(INSTALLED)

@@ -100,7 +100,7 @@ def test_a_letter_is_replayed_once_it_can_be_read(desk: Desk) -> None:
     assert desk.data("replay", "--all", "--source", "shop-db")["replayed"] == 1
     (event,) = logged(desk.server)
     assert event["entities"] == ["product:A-1"]
-    assert event["version"]["parts"] == ["5"]
+    assert "version" not in event
     assert desk.data("list") == {"letters": [], "count": 0}
 
 
@@ -114,6 +114,7 @@ def test_a_body_is_replayed_as_its_messages(desk: Desk) -> None:
 
 
 def test_an_event_and_a_key_are_replayed_where_they_belong(desk: Desk) -> None:
+    """CDC-GAP-4: its version may be of an order that ended; in the new one it would win."""
     event = json.dumps({"source": "shop-db", "entities": ["product:7"], "version": 3})
     member = '{"dataset":"product","parts":{"id":"7"},"schema":1}'
     add = ("XADD", "warmer:dead", "*")
@@ -140,7 +141,8 @@ def test_an_event_and_a_key_are_replayed_where_they_belong(desk: Desk) -> None:
     assert result["replayed"] == 2
     assert len(result["failed"]) == 2
     (stored,) = logged(desk.server)
-    assert stored["version"] == {"epoch": 2, "parts": ["3"]}
+    assert stored["entities"] == ["product:7"]
+    assert "version" not in stored
     assert desk.server.command("ZCARD", "warmer:due:now") == 1
 
 

@@ -14,6 +14,8 @@ DOCUMENTS = [
     "README.md",
     "CHANGELOG.md",
     "warmer/DESIGN.md",
+    "warmer/ingest/EVENTS.md",
+    "warmer/store/CONTROL.md",
     "warmer/store/PROTOCOL.md",
 ]
 RUNS_WITHIN_S = 60.0

@@ -177,8 +177,8 @@ async def test_after_an_opening_by_hand_an_old_lineage_is_in_order_again(
     for lineage in "aba":
         await accept(events, change(7, lineage=lineage))
     await events.accept([], SHOP, open_epoch="failed back")
-    await accept(events, change(8, lineage="a"))
-    await accept(events, change(9, lineage="a"))
+    await accept(events, change(8, at=T0 + 1, lineage="a"))
+    await accept(events, change(9, at=T0 + 2, lineage="a"))
     assert (await versions(events))[-3:] == [
         "0 (epoch 2)",
         "8 (epoch 2)",
@@ -207,8 +207,47 @@ async def test_an_epoch_is_opened_by_hand(events: EventStream) -> None:
     await accept(events, change(7))
     opened = await events.accept([], SHOP, open_epoch="restored from a backup")
     assert replace(opened, log_id="") == Accepted(new=(), epoch=1)
-    await accept(events, change(3))
+    await accept(events, change(3, at=T0 + 1))
     assert await versions(events) == ["7", "0 (epoch 1)", "3 (epoch 1)"]
+
+
+@pytest.mark.parametrize("in_commit_order", [True, False])
+async def test_what_may_be_of_the_order_that_ended_says_nothing_about_the_new_one(
+    events: EventStream, *, in_commit_order: bool
+) -> None:
+    """CDC-GAP-4: a late 901 of the old log would have every version below it refused."""
+    await accept(events, change(900, at=T0, in_commit_order=in_commit_order))
+    await events.accept([], SHOP, open_epoch="restored")
+    for version, at in ((901, T0), (899, T0 - 5), (5, T0 + 1), (6, T0 + 2)):
+        await accept(events, change(version, at=at, in_commit_order=in_commit_order))
+    assert (await versions(events))[2:] == [None, None, "5 (epoch 1)", "6 (epoch 1)"]
+
+
+async def test_a_stray_event_after_regressions_does_not_bring_the_old_order_back(
+    events: EventStream,
+) -> None:
+    """CDC-GAP-4: two doors, of which one delivers later."""
+    source = replace(SHOP, regression_entities=1, on_regression=OnRegression.OPEN_EPOCH)
+    await accept(events, change(900, at=T0), source=source)
+    for version, at in ((5, T0 + 70_000), (899, T0 - 5), (6, T0 + 70_001)):
+        await accept(events, change(version, at=at), source=source)
+    assert (await versions(events))[1:] == [
+        "0 (epoch 1)",
+        "5 (epoch 1)",
+        None,
+        "6 (epoch 1)",
+    ]
+
+
+async def test_a_clock_that_was_ahead_keeps_nothing_out_of_the_new_order(
+    events: EventStream, server: ServerProcess
+) -> None:
+    """What happened later than the opening, by the server's clock, is of the new order."""
+    seconds = int(server.command("TIME")[0])
+    await accept(events, change(900, at=(seconds + 36_000) * 1_000))
+    await events.accept([], SHOP, open_epoch="restored")
+    await accept(events, change(5, at=(seconds + 3_600) * 1_000))
+    assert (await versions(events))[-1] == "5 (epoch 1)"
 
 
 async def test_an_opening_has_as_many_parts_as_the_sources_versions(

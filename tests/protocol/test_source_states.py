@@ -118,6 +118,30 @@ async def test_a_producers_own_new_epoch_is_no_regression(
         assert accepted.regressed == 0
 
 
+async def test_epochs_of_a_producers_own_stay_apart_after_an_opening(
+    control: ControlServer,
+) -> None:
+    """R-CARD-2: of 3 and 4, below the source's, the larger would be the same: 1 looks old."""
+    for number, epoch in ((900, 3), (901, 3), (1, 4), (902, 3), (2, 4), (1, 9)):
+        version = SourceVersion.of("shop-db", number, epoch=epoch)
+        event = Event("e", "shop-db", ("product:1",), version)
+        await control.events.accept([record_of(Arrival(event))], SHOP)
+        if number == 900:
+            await control.events.accept([], SHOP, open_epoch="restored")
+
+    told = [event.version and str(event.version) for event in await logged(control)]
+    assert told == [
+        "900 (epoch 3)",
+        "0 (epoch 4)",
+        "901 (epoch 4)",
+        "0 (epoch 5)",
+        "1 (epoch 5)",
+        None,
+        "2 (epoch 5)",
+        "1 (epoch 9)",
+    ]
+
+
 # --- pauses ---------------------------------------------------------------------------
 
 

@@ -338,6 +338,33 @@ def test_a_version_column_takes_the_place_of_the_logs_position(
     assert (arrival.position, arrival.lineage) == ("", "")
 
 
+LINE = replace(WRITTEN, after={"id": 7, "order_id": 1, "version": 3})
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "version"),
+    [
+        (by("{table}:{key}"), {"id": 7}, (3,)),
+        (by("line:{id}"), {"id": 7}, (3,)),
+        (by("order:{order_id}"), {"id": 7}, None),
+        (by("line:{id}", "order:{order_id}"), {"id": 7}, None),
+        (by("line:{order_id}:{id}", key=("order_id", "id")), None, (3,)),
+        (by("order:{order_id}", key=("order_id", "id")), None, None),
+        (by("line:{id}"), None, None),
+        (replace(by("order:{order_id}"), version_fields=("version",)), {"id": 7}, (3,)),
+        (replace(by("line:{id}"), version_fields=()), {"id": 7}, None),
+    ],
+)
+def test_a_rows_own_version_does_not_order_what_several_rows_make(
+    table: Table, key: Any, version: tuple[int, ...] | None
+) -> None:
+    """CDC-ORDER-1: the second line's version 3 would lose to the first one's 9."""
+    source = replace(SHOP, version_fields=("version",), unlisted=table)
+    (arrival,) = events(replace(LINE, key=key), source)
+    told = arrival.event.version
+    assert (None if told is None else told.parts()) == version
+
+
 def test_a_made_up_version_column_is_no_version() -> None:
     """A delete's former row has 0 there."""
     source = replace(SHOP, version_fields=("version",))

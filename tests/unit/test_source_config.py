@@ -154,6 +154,36 @@ def test_tables_with_entities_of_their_own_are_ordered_by_commit(
     assert own.order is Order.ROW
     ignored = "[sources.shop-db.tables.audit]\nentities = []"
     assert declared(tmp_path, f'format = "debezium"\n{ignored}').order is Order.ROW
+    unlisted = 'format = "debezium"\nentities = ["order:{order_id}"]'
+    assert declared(tmp_path, unlisted).order is Order.COMMIT
+
+
+def test_tables_that_share_entities_do_not_compare_their_rows_versions(
+    tmp_path: Path,
+) -> None:
+    """CDC-ORDER-1: two tables' version columns count apart, unless they are said to be one."""
+    source = declared(
+        tmp_path,
+        """
+        format = "debezium"
+        version_fields = ["version"]
+        [sources.shop-db.tables.product]
+        entities = ["product:{id}"]
+        [sources.shop-db.tables.product_text]
+        entities = ["product:{product_id}"]
+        [sources.shop-db.tables.price]
+        entities = ["product:{product_id}"]
+        version_fields = ["product_version"]
+        [sources.shop-db.tables.note]
+        entities = ["note:{id}"]
+        """,
+    )
+    assert {name: table.version_fields for name, table in source.tables.items()} == {
+        "product": (),
+        "product_text": (),
+        "price": ("product_version",),
+        "note": None,
+    }
 
 
 @dataclass(frozen=True)
@@ -168,6 +198,11 @@ class Mistake:
 MISTAKES = [
     Mistake('format = "debezum"', "format", "'debezium'"),
     Mistake("", "format", "is required"),
+    Mistake(
+        'format = "debezium"\n[sources.shop-db.tables.line]\nversion_fields = ["version"]',
+        "tables.line.version_fields",
+        "needs version_fields of the source",
+    ),
     Mistake('format = "plain"\nsignature = "github"', "", "needs secrets"),
     Mistake('format = "plain"\nsecrets = ["env:TOKEN"]', "", "need a signature"),
     Mistake(

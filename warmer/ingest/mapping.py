@@ -87,7 +87,7 @@ def _of_row(change: RowChange, source: Source) -> Arrival | None:
         prefixes = tuple(dict.fromkeys(each.prefix(at) for each in table.entities))
     else:
         entities = tuple(dict.fromkeys(_entities(change, source, table)))
-    parts = _parts(change, source)
+    parts = _parts(change, source, table)
     return Arrival(
         Event(
             id=_id(change.id, entities or prefixes, parts),
@@ -105,11 +105,11 @@ def _of_row(change: RowChange, source: Source) -> Arrival | None:
     )
 
 
-def _parts(change: RowChange, source: Source) -> tuple[int, ...] | None:
+def _parts(change: RowChange, source: Source, table: Table) -> tuple[int, ...] | None:
     if change.kind is Kind.SNAPSHOT:
         return None
     if source.version_fields and source.order is not Order.NONE:
-        return _of_fields(change, source)
+        return _of_fields(change, source, _version_fields(change, source, table))
     match source.order:
         case Order.ROW:
             return change.row_version
@@ -119,15 +119,30 @@ def _parts(change: RowChange, source: Source) -> tuple[int, ...] | None:
             return None
 
 
-def _of_fields(change: RowChange, source: Source) -> tuple[int, ...] | None:
+def _version_fields(change: RowChange, source: Source, table: Table) -> tuple[str, ...]:
+    """Return the columns that make the version; none where rows share an entity.
+
+    One row's version says nothing about another's.
+    """
+    if table.version_fields is not None:
+        return table.version_fields
+    key = table.key or tuple(change.key or ())
+    if all(template.names_one_row(key) for template in table.entities):
+        return source.version_fields
+    return ()
+
+
+def _of_fields(
+    change: RowChange, source: Source, names: tuple[str, ...]
+) -> tuple[int, ...] | None:
     """Return the version that the row itself has; None where it is not told or not true.
 
     Never the log's in its place: two numbers of different meaning would be compared.
     """
     row = {**_told(_true_before(change, source) or {}), **_told(change.after or {})}
-    if any(row.get(name) is None for name in source.version_fields):
+    if not names or any(row.get(name) is None for name in names):
         return None
-    return tuple(_whole(name, row[name]) for name in source.version_fields)
+    return tuple(_whole(name, row[name]) for name in names)
 
 
 def _whole(name: str, value: object) -> int:

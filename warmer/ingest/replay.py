@@ -2,9 +2,12 @@
 
 Holds: a letter leaves only after what it holds is in the event log or the due set. One
 that fails again stays one letter: it keeps its first instant, and counts its attempts.
+What is replayed applies, and its version counts as none: its source may have begun a new
+order since, in which it would make newer events look old.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import orjson
 
@@ -18,7 +21,7 @@ from warmer.ingest.intake import Intake, Report
 from warmer.model.arrival import Arrival
 from warmer.model.dataset import Datasets
 from warmer.model.due import DueKey, Lane, key_of
-from warmer.model.source import Source, Sources
+from warmer.model.source import Order, Source, Sources
 from warmer.model.version import decode_vector
 from warmer.signals import Signals
 from warmer.store.control import ControlServer
@@ -98,17 +101,15 @@ class Replay:
         )
         # An id of its own: a replay that is cut off and begun again is one.
         await intake.take(
-            self._source(letter), messages, delivery_id=f"letter {letter.id}"
+            replace(self._source(letter), order=Order.NONE),
+            messages,
+            delivery_id=f"letter {letter.id}",
         )
         if caught.reasons:
             raise BadEvent(caught.reasons[0])
 
     async def _event(self, letter: Parked) -> None:
-        event = decode(
-            letter.payload,
-            epoch=_whole(letter, "epoch"),
-            ordered=letter.fields.get("ordered", "1") == "1",
-        )
+        event = decode(letter.payload, ordered=False)
         arrival = Arrival(event, identity=f"letter {letter.id}")
         source = self._sources.get(event.source) or Source(event.source, "plain")
         await self._control.events.accept([record_of(arrival)], source)

@@ -5,7 +5,7 @@ always names the same entities, whichever sink carried it.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -122,6 +122,10 @@ class EntityTemplate:
         """True if the values of the row's key stand in the entity."""
         return "key" in self._pieces[1::2]
 
+    def names_one_row(self, key: Collection[str]) -> bool:
+        """Return whether two rows never have one entity; `key` are the columns of the key."""
+        return self.needs_key or (bool(key) and set(key) <= set(self.columns))
+
     def entity(self, at: RowId, row: Row) -> str:
         """Return the canonical entity; raises BadEvent naming what the row lacks."""
         return canonical_entity("".join(self._texts(at, row, len(self._pieces))))
@@ -177,11 +181,13 @@ def _encoded(what: str, value: object) -> str:
 class Table:
     """How rows of one table become entities. No `entities`: its changes are ignored.
 
-    `key` names the columns of its key, for messages that do not bring it.
+    `key` names the columns of its key, for messages that do not bring it. `version_fields`
+    None = the source's, where each entity is one row; said, they rise over each entity.
     """
 
     entities: tuple[EntityTemplate, ...]
     key: tuple[str, ...] = ()
+    version_fields: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ declaration that cannot is refused with file, field and what is allowed.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from warmer.errors import BadEvent, BadKey, Problem
 from warmer.model.source import (
@@ -14,6 +14,7 @@ from warmer.model.source import (
     EntityTemplate,
     OnRegression,
     Order,
+    RowId,
     Scheme,
     Snapshot,
     Source,
@@ -40,6 +41,21 @@ def build_sources(
         if not check.problems:
             sources[name] = source
     return sources, problems
+
+
+def _apart(tables: Mapping[str, Table]) -> dict[str, Table]:
+    """Return the tables; those that share entities have no version unless they say so."""
+    begins = {
+        name: {template.prefix(RowId("", "", name)) for template in table.entities}
+        for name, table in tables.items()
+    }
+    return {
+        name: replace(table, version_fields=())
+        if table.version_fields is None
+        and any(begins[name] & begins[other] for other in tables if other != name)
+        else table
+        for name, table in tables.items()
+    }
 
 
 def auth_of(signed: Signed | HookSettings) -> Auth | None:
@@ -76,17 +92,19 @@ class _Check:
                 if table.entities is None
                 else self._templates(("tables", name, "entities"), table.entities),
                 table.key or of.key,
+                table.version_fields,
             )
             for name, table in of.tables.items()
         }
         self._cloudevents()
+        self._version_fields()
         return Source(
             name=self.name,
             format=of.format,
-            order=self._order(),
+            order=self._order(unlisted),
             snapshot=Snapshot(of.snapshot),
             before=None if of.before is None else Before(of.before),
-            tables=tables,
+            tables=_apart(tables),
             unlisted=unlisted,
             version_fields=of.version_fields,
             key_header=of.key_header.lower(),
@@ -101,11 +119,12 @@ class _Check:
             else StreamIn(of.stream.names, of.stream.group, of.stream.trim),
         )
 
-    def _order(self) -> Order:
+    def _order(self, unlisted: Table) -> Order:
         if self.settings.order is not None:
             return Order(self.settings.order)
         own = any(table.entities for table in self.settings.tables.values())
-        return Order.COMMIT if own else Order.ROW
+        rows = all(template.needs_key for template in unlisted.entities)
+        return Order.ROW if rows and not own else Order.COMMIT
 
     def _templates(
         self, setting: tuple[str, ...], texts: tuple[str, ...]
@@ -117,6 +136,15 @@ class _Check:
             except BadKey as exc:
                 self._wrong(str(exc), *setting)
         return tuple(templates)
+
+    def _version_fields(self) -> None:
+        """A table's take the place of the source's: one alone would stand beside positions."""
+        for name, table in self.settings.tables.items():
+            if table.version_fields and not self.settings.version_fields:
+                self._wrong(
+                    "needs version_fields of the source too",
+                    *("tables", name, "version_fields"),
+                )
 
     def _cloudevents(self) -> None:
         if self.settings.cloudevents_source and self.settings.format != "cloudevents":

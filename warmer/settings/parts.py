@@ -392,6 +392,10 @@ class SourceTable(Part):
     `["order:{order_id}"]`. `[]` ignores the table. Default: as `entities` of the source."""
     key: tuple[str, ...] = ()
     """Columns of the row's key, in order, for messages that do not bring it."""
+    version_fields: tuple[str, ...] | None = None
+    """As `version_fields` of the source, which they need. Say them where several rows make one
+    entity only if they rise over all of its rows. Default: the source's where an entity is one
+    row, else none: every event applies."""
 
 
 class SourceStream(Server):
@@ -434,7 +438,8 @@ class Source(Signed):
     order: Literal["row", "commit", "none"] | None = None
     """Which version counts: `row`, the change's own, orders one row; `commit`, of the
     transaction, is needed where several rows make one entity; `none` applies every event.
-    Default: `commit` if a table has entities of its own, else `row`."""
+    Default: `commit` if a table has entities of its own or `entities` have no `{key}`, else
+    `row`."""
     snapshot: Literal["ignore", "warm", "invalidate"] = "warm"
     """What rows of a snapshot or backfill do. Default warm: load what is not fresh. They
     never make a later change look old."""

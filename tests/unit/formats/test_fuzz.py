@@ -1,12 +1,14 @@
 """Mutated messages of every format: whatever comes, it is understood or told why not."""
 
 import asyncio
+import contextlib
 import copy
 import random
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,8 +27,9 @@ from tests.unit.formats import test_wal2json as wal2json
 from warmer.clock import SystemClock
 from warmer.errors import BadEvent
 from warmer.ingest.event_log import decode
-from warmer.ingest.formats import FORMATS, Message
+from warmer.ingest.formats import FORMATS, Changes, Message, reader
 from warmer.ingest.intake import Intake, Taken, messages_in
+from warmer.ingest.mapping import arrivals
 from warmer.model.arrival import Accepted, Record
 from warmer.model.source import Order, Snapshot, Source
 from warmer.signals import Counters
@@ -106,24 +109,28 @@ class Letters:
         return 0
 
 
+def places_in(value: Any) -> list[tuple[Any, Any]]:
+    """Every container in the value, with each of its keys or indexes."""
+    places: list[tuple[Any, Any]] = []
+    stack = [value]
+    while stack:
+        at = stack.pop()
+        keys: list[Any] = []
+        if isinstance(at, dict):
+            keys = list(at)
+        elif isinstance(at, list):
+            keys = list(range(len(at)))
+        for key in keys:
+            places.append((at, key))
+            stack.append(at[key])
+    return places
+
+
 def mutated(value: Any, rng: random.Random) -> Any:
     """The value with one to three of its parts replaced, dropped, doubled or nested."""
     value = copy.deepcopy(value)
     for _ in range(rng.randint(1, 3)):
-        places: list[tuple[Any, Any]] = []
-        stack = [value]
-        while stack:
-            at = stack.pop()
-            keys = (
-                list(at)
-                if isinstance(at, dict)
-                else range(len(at))
-                if isinstance(at, list)
-                else ()
-            )
-            for key in keys:
-                places.append((at, key))
-                stack.append(at[key])
+        places = places_in(value)
         if not places or rng.random() < 0.05:
             value = copy.deepcopy(rng.choice(ODD))
             continue
@@ -137,7 +144,7 @@ def mutated(value: Any, rng: random.Random) -> Any:
                 at[key] = [at[key], at[key]]
             case _:
                 deep: Any = at[key]
-                for _ in range(rng.choice((1, 5, 200, 400))):
+                for _ in range(rng.choice((1, 5, 200, 900))):
                     deep = {"a": deep} if rng.random() < 0.5 else [deep]
                 at[key] = deep
     return value
@@ -195,6 +202,25 @@ def test_a_mutated_message_is_taken_ignored_or_set_aside(name: str, seed: int) -
     if taken == Taken():
         raise AssertionError(f"a message left no trace: {values}")
     assert taken.dead + taken.ignored + taken.accepted >= len(messages)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    "deep", ["[" * 1_000 + "]" * 1_000, '{"a":' * 900 + "1" + "}" * 900]
+)
+def test_what_is_nested_deeply_ends_nobody(name: str, deep: str) -> None:
+    """CDC-SHAPE-6: wherever it stands. A producer would send it again, and again."""
+    source = Source("shop-db", name, unlisted=KEYED_BY_ID, key_header="x-key")
+    read_all = reader(name)
+    for seed in SEEDS[name]:
+        for index in range(len(places_in(seed))):
+            value = copy.deepcopy(seed)
+            at, key = places_in(value)[index]
+            at[key] = orjson.loads(deep)
+            (found,) = read_all([Message(value)], source)
+            if isinstance(found, Changes):
+                with contextlib.suppress(BadEvent):
+                    arrivals(found, source)
 
 
 @settings(max_examples=500, deadline=None)

@@ -78,7 +78,7 @@ def _change(row: Object, message: Message, source: Source) -> Read:
                 before_is=Before.KEY,
                 row_version=ordered.row,
                 commit_version=ordered.commit,
-                lineage=f"flattened/{about.get('name') or ''}/{ordered.lineage}"[:256],
+                lineage=f"flattened/{text_or(about.get('name'), '__name')}/{ordered.lineage}",
                 occurred_at=committed_at(about),
             ),
         )
@@ -96,7 +96,7 @@ def _metadata(row: Object) -> Mapping[str, object]:
 
 
 def _kind(about: Mapping[str, object]) -> Kind:
-    if str(about.get("deleted", "false")).lower() == "true":
+    if about.get("deleted") in (True, "true"):
         return Kind.DELETED
     op = about.get("op", "u")
     kind = KINDS.get(op) if isinstance(op, str) else None

@@ -72,7 +72,9 @@ def _row(message: Object) -> RowChange:
         before=record if gone else None if changes is None else {**record, **changes},
         row_version=version,
         commit_version=version,
-        lineage=f"sequin/{database.get('id') or ''}"[:256] if version else "",
+        lineage=f"sequin/{text_or(database.get('id'), 'metadata.database.id')}"
+        if version
+        else "",
         occurred_at=unix_ms(about.get("commit_timestamp")),
         id=key,
         unique=bool(key),

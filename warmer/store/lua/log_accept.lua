@@ -78,8 +78,9 @@ end
 local opened = ""
 
 -- Every key of the source is purged once, and its floor raised into the new epoch: one that no
--- event gave itself.
-local function open_epoch(why)
+-- event gave itself. Unless events tell which order they are of, those that happened before the
+-- newest known may be of the one that ended.
+local function open_epoch(why, events_tell)
     local parts = {}
     for at = 1, tonumber(known.parts or "1") do parts[at] = "0" end
     epoch = math.max(epoch, tonumber(known.own_epoch or "0")) + 1
@@ -90,6 +91,10 @@ local function open_epoch(why)
         prefixes = { "" },
         version = { epoch = epoch, parts = parts },
     }))
+    if not events_tell then
+        known.ended_at = digits_of(math.min(tonumber(known.latest_at or "0"), now))
+        redis.call("HSET", state, "ended_at", known.ended_at)
+    end
     known.newest, known.newest_at, known.told = nil, nil, nil
     redis.call("DEL", recent, regressed)
     redis.call("HDEL", state, "newest", "newest_at", "told")
@@ -113,7 +118,7 @@ local function of_lineage(lineage)
         if redis.call("SCARD", lineages) >= bounds.max_lineages then return "many_lineages" end
     end
     redis.call("SADD", lineages, lineage)
-    if known.lineage then open_epoch("lineage") end
+    if known.lineage then open_epoch("lineage", true) end
     known.lineage = lineage
     redis.call("HSET", state, "lineage", lineage)
     return nil
@@ -141,8 +146,10 @@ end
 
 local regressions, told = 0, 0
 
--- Returns "regressed" if the version is lower than one whose commit is clearly older.
+-- Returns "regressed" if the version is lower than one whose commit is clearly older, and
+-- "old_order" for what may have happened before the order that now counts began.
 local function of_order(ordered_by, entity, digits, at)
+    if at and at <= tonumber(known.ended_at or "-1") then return "old_order" end
     local newest, newest_at = newest_of(ordered_by)
     if not newest or #newest ~= #digits then
         remember(ordered_by, digits, at)
@@ -172,11 +179,16 @@ local function of_order(ordered_by, entity, digits, at)
     return "regressed"
 end
 
--- An entity's digits begin with the epoch that the event gave itself.
-local function note_own_epoch(digits)
-    if #digits % 16 ~= 8 then return end
-    local own = tonumber(digits:sub(1, 8), 16)
-    if own > tonumber(known.own_epoch or "0") then known.own_epoch = digits_of(own) end
+-- An entity's digits begin with the epoch that the event gave itself. Readers take the larger of
+-- it and the source's: two of its own that are not above the source's would be one.
+-- Returns why the version says nothing about order, nil if it does.
+local function of_own_epoch(digits)
+    if #digits % 16 ~= 8 then return nil end
+    local own, newest = tonumber(digits:sub(1, 8), 16), tonumber(known.own_epoch or "0")
+    if own < newest and own < epoch then return "old_epoch" end
+    if own > newest and own <= epoch then open_epoch("producer", true) end
+    if own > newest then known.own_epoch = digits_of(own) end
+    return nil
 end
 
 local function is_repetition(identity)
@@ -202,18 +214,21 @@ for at, record in ipairs(cjson.decode(records)) do
         new[at] = "1"
         accepted = accepted + 1
         known.parts = parts_of(event) or known.parts
-        local why = of_lineage(lineage)
+        local happened_at = tonumber(occurred_at)
+        local why = of_lineage(lineage) or of_own_epoch(digits)
         if not why and digits ~= "" then
-            why = of_order(by_entity ~= "" and entity or "", entity, digits, tonumber(occurred_at))
+            why = of_order(by_entity ~= "" and entity or "", entity, digits, happened_at)
         end
-        note_own_epoch(digits)
+        if not why and happened_at and happened_at > tonumber(known.latest_at or "0") then
+            known.latest_at = digits_of(happened_at)
+        end
         if why then unordered = unordered + 1 end
         append(event, why)
     end
 end
 local excess = redis.call("ZCARD", seen) - bounds.max_seen
 if excess > 0 then redis.call("ZREMRANGEBYRANK", seen, 0, excess - 1) end
-for _, name in ipairs({ "newest", "newest_at", "parts", "own_epoch" }) do
+for _, name in ipairs({ "newest", "newest_at", "latest_at", "parts", "own_epoch" }) do
     if known[name] then redis.call("HSET", state, name, known[name]) end
 end
 redis.call("HSET", state, "heard_at", digits_of(now))
