@@ -15,11 +15,20 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from tests.control import control_of
 from tests.origin_server import OriginServer, json_answer
 from tests.processes import Children
 from tests.servers import ServerProcess, ValkeyProcess, running
 from warmer.clock import SystemClock
-from warmer.model.permit import Counts, Grant, OriginLimits, Phase, Purpose, Report
+from warmer.model.permit import (
+    Counts,
+    Demand,
+    Grant,
+    OriginLimits,
+    Phase,
+    Purpose,
+    Report,
+)
 from warmer.origin.admission import Admission
 from warmer.origin.line import Group
 from warmer.signals import Counters
@@ -121,6 +130,21 @@ async def permit_us() -> float:
     return took / PERMITS * 1e6
 
 
+async def report_us(server: ServerProcess, processes: int) -> float:
+    """What one report costs the server beside so many processes, when nothing else runs."""
+    server.command("FLUSHALL")
+    demand = Demand(Counts(64, 3), Counts(2), Counts(2))
+    async with control_of(server) as control:
+        permits = control.permits("shop", OriginLimits(limit=LIMIT), ttl_ms=600_000)
+        for process in range(processes):
+            await permits.share(Report(f"{process:016x}", 1, {"": demand}))
+        server.command("CONFIG", "RESETSTAT")
+        for number in range(200):
+            await permits.share(Report(f"{0:016x}", 2 + number, {"": demand}))
+    stats: dict[str, dict[str, float]] = server.command("INFO", "commandstats")
+    return float(stats["cmdstat_evalsha"]["usec_per_call"])
+
+
 async def main() -> None:
     print(f"permit inside the share: {await permit_us():.1f} us CPU")
     with running(ValkeyProcess()) as server:
@@ -130,9 +154,10 @@ async def main() -> None:
             server,
             [{"tasks": 64, "purpose": "warm"}] * 3 + [{"tasks": 2, "pause_s": 0.02}],
         )
-        usec = server.command("INFO", "commandstats")["cmdstat_evalsha"]
+        costs = {count: await report_us(server, count) for count in (1, 12, 100)}
     waits = sorted(reserve.said[-1]["waits_ms"])
-    print(f"one report: {float(usec['usec_per_call']):.0f} us on the server")
+    for count, cost_us in costs.items():
+        print(f"one report of {count} processes: {cost_us:.0f} us on the server")
     for name, one in (("equal", equal), ("skewed", skewed), ("reserve", reserve)):
         loads = [said["loads"] for said in one.said]
         rate = one.loads / MEASURED_S
