@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TypeVar
 
@@ -108,6 +108,15 @@ class WatchedStore:
     async def invalidate(self, invalidation: Invalidation) -> InvalidateReply:
         return await self._call("invalidate", self.inner.invalidate(invalidation))
 
+    async def invalidate_many(
+        self, invalidations: Sequence[Invalidation]
+    ) -> list[InvalidateReply]:
+        """Each is a call of its own, as if its pipeline could break anywhere."""
+        replies = await asyncio.gather(
+            *map(self.invalidate, invalidations), return_exceptions=True
+        )
+        return [_raised(reply) for reply in replies]
+
     async def inspect(self, key: Key) -> Family:
         return await self.inner.inspect(key)
 
@@ -124,6 +133,12 @@ class WatchedStore:
         reply = await call
         await self.visit(f"{name}:after")
         return reply
+
+
+def _raised(reply: T | BaseException) -> T:
+    if isinstance(reply, BaseException):
+        raise reply
+    return reply
 
 
 LANES = ("CallLane.", "ReadLane.", "Wakeups.")

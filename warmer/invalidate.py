@@ -8,7 +8,6 @@ returned.
 Does not hold: order. Versions decide what is newer, not the order of arrival.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -197,20 +196,18 @@ class Invalidator:
                 self._signals.count("entities_refused", dataset.name)
 
     async def _invalidate(self, touches: Sequence[Touch]) -> list[InvalidateReply]:
-        # Together: the store sends what meets in one loop turn as one pipeline.
-        replies = await asyncio.gather(
-            *(self._store.invalidate(_invalidation(touch)) for touch in touches),
-            return_exceptions=True,
+        replies = await self._store.invalidate_many(
+            [_invalidation(touch) for touch in touches]
         )
-        applied: list[InvalidateReply] = []
-        for touch, reply in zip(touches, replies, strict=True):
-            if isinstance(reply, BaseException):
-                raise reply
-            applied.append(reply)
+        found = Counter(
+            (touch.dataset.name, reply.result)
+            for touch, reply in zip(touches, replies, strict=True)
+        )
+        for (dataset, result), number in found.items():
             self._signals.count(
-                "invalidations", touch.dataset.name, reply.result.value.lower()
+                "invalidations", dataset, result.value.lower(), by=number
             )
-        return applied
+        return replies
 
     async def _ask_for(
         self,

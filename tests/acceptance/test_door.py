@@ -549,9 +549,26 @@ def test_it_listens_where_it_is_told(
         )
         child.wait_for_line(f"server_ready listen=unix:{path}", within_s=20)
         child.kill()
-    taken = children.warmer("serve", "-c", str(file), "--listen", "nowhere")
-    assert taken.wait() == 78
-    assert "host:port" in taken.output
+    nowhere = children.warmer("serve", "-c", str(file), "--listen", "nowhere")
+    assert nowhere.wait() == 78
+    assert "host:port" in nowhere.output
+
+
+@pytest.mark.parametrize(
+    ("listen", "says"),
+    [("127.0.0.1:{port}", "in use"), ("unix:/nowhere/door.sock", "No such file")],
+)
+def test_an_address_that_cannot_be_had_is_told(
+    door: Door, children: Children, tmp_path: Path, listen: str, says: str
+) -> None:
+    file = tmp_path / "warmer.toml"
+    file.write_text('[cache]\nurl = "redis://127.0.0.1:1"\n')
+    address = listen.format(port=door.port)
+    child = children.warmer("serve", "-c", str(file), "--listen", address)
+    assert child.wait(within_s=20) == 1
+    (line,) = child.lines
+    assert line.startswith(f"warmer: cannot listen on {address}: ")
+    assert says in line
 
 
 def test_a_socket_that_systemd_holds_is_taken_over(

@@ -362,6 +362,17 @@ async def test_enough_regressions_may_open_an_epoch(events: EventStream) -> None
     ]
 
 
+async def test_a_clock_that_is_wrong_does_not_open_one_epoch_after_another(
+    events: EventStream,
+) -> None:
+    """R-CARD-2: each makes every key stale; meanwhile what went back applies."""
+    source = replace(SHOP, regression_entities=1, on_regression=OnRegression.OPEN_EPOCH)
+    for version in (900, 5, 901, 6, 902, 7):
+        ahead = 70_000 * (version % 900 + 1)
+        await accept(events, change(version, at=T0 + ahead), source=source)
+    assert (await logged(events))[-1].epoch == 1
+
+
 async def test_only_so_many_entities_are_remembered(
     events: EventStream, server: ServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:

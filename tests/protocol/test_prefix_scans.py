@@ -1,6 +1,7 @@
 """Scans that are asked for, and their progress, on both servers."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -121,6 +122,20 @@ async def test_an_asking_without_a_version_is_not_taken_for_one_that_has_one(
 
     assert asked is not None
     assert set(asked) == {ask(), ask(version=5)}
+
+
+async def test_versions_that_do_not_compare_do_not_stand_for_each_other(
+    scans: PrefixScans,
+) -> None:
+    """R-INV-2: a key proven newer than the one may lack what the other says."""
+    two_parts = replace(ask(), version=SourceVersion.of("shop-db", 3, 0))
+    await scans.ask(ask(version=5))
+    await scans.ask(two_parts)
+
+    asked = await taken(scans)
+
+    assert asked is not None
+    assert set(asked) == {two_parts, ask(version=5)}
 
 
 async def test_too_many_kinds_of_asking_become_one_for_the_whole_source(

@@ -1,5 +1,6 @@
 """Events as JSON: everything right comes back, everything else is refused by name."""
 
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -58,6 +59,60 @@ def test_a_version_may_be_written_in_the_ways_producers_have(
     event = event_of({**PLAIN, "version": written})
 
     assert event.version == SourceVersion.of("shop-db", *parts, epoch=epoch)
+
+
+def _now_and_then(usual: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(usual, usual, usual, odd)
+
+
+odd = st.sampled_from(
+    [
+        *(None, "", "x" * 257, "٣", "7", "a b", "é" * 200, "-1", " 7"),
+        *(7, -1, 2**32, 2**64 - 1, 1.5, True, "18446744073709551616"),
+        *([], {}, ["7"], {"parts": [7]}),
+    ]
+)
+texts = _now_and_then(st.sampled_from(["product:42", "product:%C3", "é", "shop-db"]))
+written = st.fixed_dictionaries(
+    {
+        "id": texts,
+        "source": _now_and_then(st.just("shop-db")),
+        "entities": _now_and_then(st.lists(texts, max_size=3)),
+    },
+    optional={
+        "version": _now_and_then(
+            st.fixed_dictionaries(
+                {
+                    "epoch": _now_and_then(st.integers(0, 2**32 - 1)),
+                    "parts": st.lists(_now_and_then(st.just("17")), max_size=5),
+                },
+                optional={"when": odd},
+            )
+        ),
+        "mode": _now_and_then(st.sampled_from(["soft", "hard"])),
+        "occurred_at": odd,
+        "prefixes": _now_and_then(st.lists(texts, max_size=2)),
+        "warm": odd,
+        "surprise": odd,
+    },
+)
+
+
+@given(wire=written)
+def test_the_quick_way_and_the_model_take_and_refuse_the_same(
+    wire: dict[str, Any],
+) -> None:
+    """R-INV-1, CDC-ORDER-4: the model words every refusal."""
+
+    def outcome(read: Callable[[], Event]) -> Event | str:
+        try:
+            return read()
+        except BadEvent as exc:
+            return str(exc)
+
+    stored = orjson.dumps(wire)
+
+    assert outcome(lambda: decode(stored)) == outcome(lambda: event_of(wire))
 
 
 def test_ten_is_newer_than_nine_however_they_are_written() -> None:

@@ -406,6 +406,11 @@ def test_entities_that_a_producer_names_are_taken_in_their_one_form() -> None:
     assert arrival.event.entities == ("a%20b", "c/d:1")
     assert arrival.event.prefixes == ("x%20y:", "")
     assert arrival.event.mode is PurgeMode.HARD
+    # Encoded more than need be, or in the other case: the key's own text is "c/d", "ü@".
+    spelled = Named(("c%2Fd:1", "c%2fd:1", "%c3%bc%40"), ("c%2f",), None)
+    (arrival,) = events(spelled)
+    assert arrival.event.entities == ("c/d:1", "%C3%BC@")
+    assert arrival.event.prefixes == ("c/",)
     (unordered,) = events(change, replace(SHOP, order=Order.NONE))
     assert unordered.event.version is None
 

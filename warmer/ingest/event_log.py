@@ -11,9 +11,10 @@ of its field: a version that cannot be compared would let old data win.
 Holds: what `encode` writes, `decode` reads back equal. Nothing over its bound gets in.
 """
 
+import re
 import secrets
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeGuard
 
 import orjson
 from pydantic import (
@@ -39,6 +40,10 @@ MAX_PREFIXES = 16
 MAX_ID_BYTES = 256
 
 _SHOWN = 80
+_ENCODED = frozenset({"id", "source", "entities", "version", "mode", "occurred_at"})
+_ENCODED_VERSION = frozenset({"epoch", "parts"})
+_MODES = {mode.value: mode for mode in PurgeMode}
+_DECIMAL = re.compile(r"[0-9]{1,20}")
 
 
 def _whole(value: object) -> object:
@@ -141,7 +146,74 @@ def _decoded(stored: bytes) -> Event:
         wire = orjson.loads(stored)
     except orjson.JSONDecodeError as exc:
         raise BadEvent(f"event: not JSON: {exc}") from None
-    return event_of(wire)
+    return _as_encoded(wire) or event_of(wire)
+
+
+def _as_encoded(wire: object) -> Event | None:
+    """Return the event if it is written as `encode` does, None where the model must decide.
+
+    The model takes 20 microseconds, more than all else that becomes of an event here.
+    """
+    if not isinstance(wire, dict) or not wire.keys() <= _ENCODED:
+        return None
+    id_, source, entities = wire.get("id"), wire.get("source"), wire.get("entities")
+    mode, occurred_at = wire.get("mode"), wire.get("occurred_at")
+    if not (_is_text(id_) and _is_text(source) and _are_texts(entities)):
+        return None
+    if not (mode is None or (isinstance(mode, str) and mode in _MODES)):
+        return None
+    if not (occurred_at is None or _is_whole(occurred_at, 2**64)):
+        return None
+    check_source(source)
+    version = None
+    if wire.get("version") is not None:
+        version = _version_as_encoded(source, wire["version"])
+        if version is None:
+            return None
+    return Event(
+        id=id_,
+        source=source,
+        entities=tuple(dict.fromkeys(map(canonical_entity, entities))),
+        version=version,
+        mode=_MODES[mode] if mode else None,
+        occurred_at=occurred_at,
+    )
+
+
+def _version_as_encoded(source: str, wire: object) -> SourceVersion | None:
+    if not isinstance(wire, dict) or wire.keys() != _ENCODED_VERSION:
+        return None
+    epoch, parts = wire["epoch"], wire["parts"]
+    if not (_is_whole(epoch, 2**32) and isinstance(parts, list)):
+        return None
+    if not 0 < len(parts) <= MAX_PARTS:
+        return None
+    digits = ""
+    for part in parts:
+        if not (isinstance(part, str) and _DECIMAL.fullmatch(part)):
+            return None
+        number = int(part)
+        if number >= 2**64:
+            return None
+        digits += f"{number:016x}"
+    return SourceVersion(source, epoch, digits)
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and 0 < len(value) <= MAX_ID_BYTES
+
+
+def _are_texts(value: object) -> TypeGuard[list[str]]:
+    return (
+        isinstance(value, list)
+        and 0 < len(value) <= MAX_ENTITIES
+        and all(map(_is_text, value))
+    )
+
+
+def _is_whole(value: object, end: int) -> TypeGuard[int]:
+    # Not isinstance: true is a number to it.
+    return type(value) is int and 0 <= value < end
 
 
 def encode(event: Event) -> bytes:

@@ -18,8 +18,8 @@ MAX_KEY_BYTES = 512
 _HEAD_BYTES = 440
 MAX_ENTITY_BYTES = 256
 
-_ENTITY = re.compile(r"(?:[!-$&-:<-z|~]|%[0-9A-F]{2})+")
-_UNSAFE_IN_ENTITY = re.compile(rb"[^!-$&-:<-z|~%]|%(?![0-9A-F]{2})")
+_ENTITY = re.compile(r"[!-$&-:<-z|~]+")
+_TO_SPELL = re.compile(rb"%[0-9A-Fa-f]{2}|[^!-$&-:<-z|~]")
 
 Part = str | int | bool | bytes
 """What a key part may be. Text and integers of the same spelling are the same part."""
@@ -72,17 +72,20 @@ def decode_part(text: str) -> str | bytes:
 def canonical_entity(text: str) -> str:
     """Return an entity id such as `product:42` in the one form that scopes use.
 
-    What is already percent-encoded stays; `:` separates. Raises BadEvent for an empty or
-    too long id.
+    What is already percent-encoded is taken for what it stands for, however much of it is
+    and in whichever case; `:` separates. Raises BadEvent for an empty or too long id.
     """
     if not _ENTITY.fullmatch(text):
         raw = text.encode("utf-8", "surrogatepass")
-        text = _UNSAFE_IN_ENTITY.sub(
-            lambda found: f"%{found[0][0]:02X}".encode(), raw
-        ).decode("ascii")
+        text = _TO_SPELL.sub(_spelled, raw).decode("ascii")
     if not 0 < len(text) <= MAX_ENTITY_BYTES:
         raise BadEvent(f"entity: {len(text)} bytes, allowed are 1 … {MAX_ENTITY_BYTES}")
     return text
+
+
+def _spelled(found: re.Match[bytes]) -> bytes:
+    byte = int(found[0][1:], 16) if len(found[0]) > 1 else found[0][0]
+    return bytes([byte]) if byte in _SAFE_BYTES else b"%%%02X" % byte
 
 
 def _encode(raw: bytes) -> str:

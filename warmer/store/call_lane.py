@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 BATCH = 16
-"""Calls in one pipeline."""
+"""Calls in one pipeline, but for those of one caller."""
 BATCH_BYTES = 1024 * 1024
 """A pipeline with this many bytes of bodies is full, lest its replies come too late."""
 IN_FLIGHT = 4
@@ -182,11 +182,12 @@ class CallLane:
 
     def _next_batch(self) -> list[_Waiting]:
         batch: list[_Waiting] = []
-        size = 0
-        while self._waiting and len(batch) < BATCH and size < BATCH_BYTES:
+        calls = size = 0
+        while self._waiting and calls < BATCH and size < BATCH_BYTES:
             waiting = self._waiting.popleft()
             if not waiting.replies.done():
                 batch.append(waiting)
+                calls += len(waiting.commands)
                 size += waiting.size
         return batch
 

@@ -12,10 +12,13 @@ exchange costs 30 to 50 % less CPU, and the exchange closes a connection it give
 
 import asyncio
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import hiredis
 from redis.asyncio import Redis
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import EqualJitterBackoff
@@ -117,8 +120,17 @@ def connect(endpoint: Endpoint, *, max_connections: int = 32) -> Redis:
         "db": endpoint.db,
     }
     options |= {name: value for name, value in named.items() if value is not None}
-    if endpoint.sentinels:
-        return _connect_by_sentinel(endpoint, options)
+    client = (
+        _connect_by_sentinel(endpoint, options)
+        if endpoint.sentinels
+        else _connect_by_url(endpoint, options)
+    )
+    pool = client.connection_pool
+    pool.connection_class = _packing(pool.connection_class)
+    return client
+
+
+def _connect_by_url(endpoint: Endpoint, options: dict[str, Any]) -> Redis:
     url = endpoint.url or ""
     if not url.startswith("unix://"):
         options["socket_keepalive"] = True
@@ -133,6 +145,24 @@ def connect(endpoint: Endpoint, *, max_connections: int = 32) -> Redis:
         "protocol": 2,
     }
     return client
+
+
+class _Packing:
+    """Lays commands out in C: redis-py's own way is a third of what a script call costs."""
+
+    def pack_command(self, *args: Any) -> list[bytes]:
+        name, *rest = args
+        # redis-py writes two words, such as CONFIG GET, as one argument.
+        words = name.encode() if isinstance(name, str) else name
+        return [hiredis.pack_command((*words.split(), *rest))]
+
+    def pack_commands(self, commands: Iterable[Iterable[Any]]) -> list[bytes]:
+        return [b"".join(self.pack_command(*each)[0] for each in commands)]
+
+
+def _packing(made_by: type[AbstractConnection]) -> type[AbstractConnection]:
+    """Return that class of connections with its commands laid out in C."""
+    return type(made_by.__name__, (_Packing, made_by), {})
 
 
 def leave(redis: Redis) -> None:

@@ -8,6 +8,7 @@ Every method may raise StoreTimeout, StoreUnavailable or StoreRefused, and is sa
 repeat after any of them.
 """
 
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -136,6 +137,15 @@ class CacheStore(Protocol):
 
     async def invalidate(self, invalidation: Invalidation) -> InvalidateReply:
         """Apply one change to one key."""
+        ...
+
+    async def invalidate_many(
+        self, invalidations: Sequence[Invalidation]
+    ) -> list[InvalidateReply]:
+        """Apply each, in no order; return the replies in theirs.
+
+        An error is that of some: others may have been applied.
+        """
         ...
 
     async def inspect(self, key: Key) -> Family:

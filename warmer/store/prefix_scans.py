@@ -35,8 +35,10 @@ class PrefixScans:
         """Ask for a scan; it is not lost any more when this returns."""
         call = _ASK.call(
             asks=PREFIX_ASKS,
-            field=_field(ask, ask.prefix, versioned=ask.version is not None),
-            wider=_field(ask, "", versioned=False),
+            field=_field(
+                ask, ask.prefix, parts=len(ask.version.parts()) if ask.version else 0
+            ),
+            wider=_field(ask, "", parts=0),
             version=ask.version.encode() if ask.version else "-",
             event=ask.event_id,
             # All of a source is bounded by the sources there are.
@@ -86,16 +88,19 @@ class PrefixScans:
         return word == b"DONE"
 
 
-def _field(ask: PrefixAsk, prefix: str, *, versioned: bool) -> bytes:
-    """Return the kind of asking. What applies always must not hide behind a version."""
+def _field(ask: PrefixAsk, prefix: str, *, parts: int) -> bytes:
+    """Return the kind of asking: two of one kind have versions that compare, or none.
+
+    What applies always must not hide behind a version, nor one version behind another.
+    """
     mode = ask.mode.value if ask.mode else ""
-    return orjson.dumps([ask.source, prefix, mode, versioned])
+    return orjson.dumps([ask.source, prefix, mode, parts])
 
 
 def _asked(field: bytes, record: bytes) -> PrefixAsk | None:
     """Return what was asked for; None for what no release has written."""
     try:
-        source, prefix, mode, _versioned = orjson.loads(field)
+        source, prefix, mode, _parts = orjson.loads(field)
         _times, version, event_id = record.decode().split(" ", 2)
         return PrefixAsk(
             source=source,

@@ -8,7 +8,7 @@ Names in brackets, such as [publish.owner], are the clauses of PROTOCOL.md.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -248,6 +248,12 @@ class ReferenceStore:
         del self.leases[key]
         self._wake(key)
         return ReleaseReply.RELEASED
+
+    async def invalidate_many(
+        self, invalidations: Sequence[Invalidation]
+    ) -> list[InvalidateReply]:
+        """See lua/invalidate.lua."""
+        return [await self.invalidate(each) for each in invalidations]
 
     async def invalidate(self, invalidation: Invalidation) -> InvalidateReply:
         """See lua/invalidate.lua."""

@@ -95,6 +95,7 @@ local function open_epoch(why, events_tell)
         known.ended_at = digits_of(math.min(tonumber(known.latest_at or "0"), now))
         redis.call("HSET", state, "ended_at", known.ended_at)
     end
+    known.opened_at = digits_of(now)
     known.newest, known.newest_at, known.told = nil, nil, nil
     redis.call("DEL", recent, regressed)
     redis.call("HDEL", state, "newest", "newest_at", "told")
@@ -167,6 +168,10 @@ local function of_order(ordered_by, entity, digits, at)
         redis.call("SADD", regressed, entity)
     end
     if known.told or redis.call("SCARD", regressed) < bounds.regression_entities then
+        return "regressed"
+    end
+    -- A producer whose clock is wrong does so again at once, and each opening purges every key.
+    if bounds.opens_epoch and now < tonumber(known.opened_at or "0") + bounds.regression_ms then
         return "regressed"
     end
     told, known.told = 1, "1"
