@@ -70,6 +70,7 @@ def _of_named(change: Named, source: Source) -> Arrival:
             occurred_at=change.occurred_at,
             prefixes=prefixes,
         ),
+        lineage="" if version is None else source.fields_lineage,
         identity=change.id if change.unique else "",
     )
 
@@ -98,11 +99,15 @@ def _of_row(change: RowChange, source: Source) -> Arrival | None:
             prefixes=prefixes,
             warm=change.kind is Kind.SNAPSHOT and source.snapshot is Snapshot.WARM,
         ),
-        # Of no interest to a version that is not of the log, or is not there.
-        lineage="" if parts is None or source.version_fields else change.lineage,
+        lineage="" if parts is None else _lineage(change, source),
         position=_position(change, source),
         identity=change.id if change.unique else "",
     )
+
+
+def _lineage(change: RowChange, source: Source) -> str:
+    """Return within what the version compares: a row's own is of no log."""
+    return source.fields_lineage if source.version_fields else change.lineage
 
 
 def _parts(change: RowChange, source: Source, table: Table) -> tuple[int, ...] | None:

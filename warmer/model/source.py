@@ -235,6 +235,11 @@ class Source:
             return False
         return self.format not in _NAMING
 
+    @property
+    def fields_lineage(self) -> str:
+        """The lineage of versions that fields make: of other fields, they do not compare."""
+        return "by " + ",".join(self.version_fields or ("version",))
+
     def table(self, at: RowId) -> Table:
         """Return the rule for a table: of its fullest name, else that for unlisted ones."""
         for name in (

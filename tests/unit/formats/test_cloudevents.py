@@ -38,7 +38,7 @@ def test_an_event_names_its_entity_and_its_version() -> None:
     assert arrival.event.version.parts() == (4711,)
     assert arrival.event.occurred_at == 1_770_091_506_789
     assert arrival.identity == "01J"
-    assert (arrival.position, arrival.lineage) == ("", "")
+    assert (arrival.position, arrival.lineage) == ("", "by version")
 
 
 @pytest.mark.parametrize(
