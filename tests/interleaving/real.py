@@ -4,7 +4,7 @@ The scripts take the time as an argument and keep absolute instants, far ahead o
 ones: what runs out on the schedule's clock is removed here.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -196,6 +196,12 @@ class TwinStore(CacheStore):
         self, lease: Lease, *, retry_ms: int | None = None
     ) -> ReleaseReply:
         return await self._same(lambda store: store.release(lease, retry_ms=retry_ms))
+
+    @override
+    async def invalidate_many(
+        self, invalidations: Sequence[Invalidation]
+    ) -> list[InvalidateReply]:
+        return [await self.invalidate(each) for each in invalidations]
 
     @override
     async def invalidate(self, invalidation: Invalidation) -> InvalidateReply:

@@ -6,7 +6,7 @@ entries and replies, delays a first try behind its repetition, fails over to a r
 lacks the last writes, pauses and kills owners, and takes the lease as a plain client does.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from random import Random
@@ -564,6 +564,13 @@ class Gated(CacheStore):
             return reply
 
         return await self._call(f"release {retry_ms}", carry_out)
+
+    @override
+    async def invalidate_many(
+        self, invalidations: Sequence[Invalidation]
+    ) -> list[InvalidateReply]:
+        # One script is atomic, a batch of them is not.
+        return [await self.invalidate(each) for each in invalidations]
 
     @override
     async def invalidate(self, invalidation: Invalidation) -> InvalidateReply:
