@@ -3,8 +3,9 @@ local field, wider, version, event, most = unpack(ARGV)
 
 -- Ask for a scan of the cache server: all keys of entities that begin so are to be invalidated.
 --
--- `field`: what is asked for, and of how many parts its version is. One more of a kind raises the version,
--- and counts: a scan that has begun does not cover it. Beyond `most` kinds `wider` takes its place.
+-- `field`: what is asked for, and of how many parts its version is. One more of a kind raises the
+-- version, and counts: a scan that has begun does not cover it. Beyond `most` kinds `wider`
+-- takes its place.
 -- A record: "<times asked> <version, or -> <event>".
 -- Atomic, because a scan that ended between the look at a record and its replacement would take
 -- the asking along.
