@@ -37,11 +37,10 @@ ABANDONED_MS = 5_000
 """Entries that lie this long are taken over; a live consumer says three times in that time
 that it is at work. Taken from a process that was only paused, they are applied twice."""
 _PAUSE_BASE_MS, _PAUSE_CAP_MS = 100, 5_000
-_NAME = "consumer"
 
 
 class Consumer:
-    """This process's reader of the event log.
+    """A reader of the event log, under a name of its own; a process may have several.
 
     `on_due` is called when keys became due: this process need not wait for arq's poll.
     """
@@ -62,6 +61,7 @@ class Consumer:
     ) -> None:
         # A name of this process's life: a shared one would hide a crashed one's batch.
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._loop = f"consumer:{self.name}"
         self._control = control
         self._events = control.events
         self._invalidator = invalidator
@@ -80,7 +80,7 @@ class Consumer:
         """Read until `stop`; an error is reported, and the same entries come again."""
         failures = 0
         while not self._stopping:
-            self._pulse.beat(_NAME)
+            self._pulse.beat(self._loop)
             try:
                 if failures:
                     await self._apply(await self._unfinished())
@@ -95,7 +95,7 @@ class Consumer:
                 await self._clock.sleep(pause_ms / 1000)
         with contextlib.suppress(StoreError):
             await self._events.forget(self.name)
-        self._pulse.end(_NAME)
+        self._pulse.end(self._loop)
 
     def stop(self) -> None:
         """Let `serve` return after what it reads or applies now."""
@@ -215,4 +215,4 @@ class Consumer:
             await self._clock.sleep(self._abandoned_ms / 3 / 1000)
             with contextlib.suppress(StoreError):
                 await self._events.keep(self.name, ids)
-                self._pulse.beat(_NAME)
+                self._pulse.beat(self._loop)

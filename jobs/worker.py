@@ -43,6 +43,7 @@ from warmer.ops import telemetry
 from warmer.ops.notify import Notifier
 from warmer.policy.backoff import retry_ms
 from warmer.settings import milliseconds
+from warmer.store.event_stream import READERS_EACH
 from warmer.wiring import Configured, WorkerParts, configured, open_worker_parts
 
 log = logging.getLogger("warmer.worker")
@@ -135,17 +136,20 @@ class Process:
             )
             for lane in map(Lane, settings.lanes)
         }
-        self._consumer = Consumer(
-            control=parts.control,
-            invalidator=parts.invalidator,
-            batch=settings.batch,
-            clock=parts.clock,
-            random=parts.random,
-            signals=parts.signals,
-            report=report,
-            pulse=self._pulse,
-            on_due=self._look_into_now,
-        )
+        self._consumers = [
+            Consumer(
+                control=parts.control,
+                invalidator=parts.invalidator,
+                batch=settings.batch,
+                clock=parts.clock,
+                random=parts.random,
+                signals=parts.signals,
+                report=report,
+                pulse=self._pulse,
+                on_due=self._look_into_now,
+            )
+            for _ in range(READERS_EACH)
+        ]
         self._streams = self._stream_readers()
         self._prefix_scan = PrefixScan(
             scans=parts.control.scans,
@@ -192,7 +196,7 @@ class Process:
                 return
             drains = [drain.serve() for drain in self._drains.values()]
             reading = [
-                self._consumer.serve(),
+                *(consumer.serve() for consumer in self._consumers),
                 self._prefix_scan.serve(),
                 *(reader.serve() for reader in self._streams),
             ]
@@ -201,9 +205,8 @@ class Process:
                 _cancelled(self._renew_claims(), self._watch()),
             ):
                 lanes = " ".join(self._drains)
-                log.info(
-                    "worker_ready consumer=%s lanes=%s", self._consumer.name, lanes
-                )
+                names = ",".join(consumer.name for consumer in self._consumers)
+                log.info("worker_ready consumers=%s lanes=%s", names, lanes)
                 self._notifier.ready(f"serving {lanes}")
                 await self._stop.wait()
                 await self._drain()
@@ -244,7 +247,8 @@ class Process:
         drain_s = self._parts.settings.worker.drain_timeout.total_seconds()
         log.info("worker_draining")
         self._notifier.stopping(within_s=drain_s + 4 * JOB_WAIT_S)
-        self._consumer.stop()
+        for consumer in self._consumers:
+            consumer.stop()
         self._prefix_scan.stop()
         for reader in self._streams:
             reader.stop()

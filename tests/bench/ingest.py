@@ -106,7 +106,7 @@ class Bench:
         await self.redis.eval(POUR, 2, STAGED, EVENT_LOG)  # type: ignore[misc]
         await self.drained()
         took_s = time.perf_counter() - began
-        await self.redis.xtrim(EVENT_LOG, maxlen=0)
+        await self.redis.xtrim(EVENT_LOG, maxlen=0, approximate=False)
         return EVENTS / took_s
 
     async def drained(self) -> None:
@@ -147,12 +147,12 @@ class Bench:
 
     async def singles(self, port: int) -> float:
         told = await self.http("single", port)
-        await self.redis.xtrim(EVENT_LOG, maxlen=0)
+        await self.redis.xtrim(EVENT_LOG, maxlen=0, approximate=False)
         return told["requests_per_s"]
 
     async def batches(self, port: int) -> float:
         told = await self.http("batch", port)
-        await self.redis.xtrim(EVENT_LOG, maxlen=0)
+        await self.redis.xtrim(EVENT_LOG, maxlen=0, approximate=False)
         return told["requests_per_s"] * PER_BATCH
 
     async def purges(self, port: int) -> float:

@@ -39,6 +39,8 @@ from warmer.store.keyspace import (
 from warmer.store.script import Script
 
 FIELD, _EPOCH, _UNVERSIONED = b"event", b"epoch", b"unversioned"
+READERS_EACH = 2
+"""Readers of one worker process: a batch is decoded while the servers work on another."""
 MAX_BACKLOG = 1_000_000
 MAX_HELD = 1_000_000
 """Events of one paused source that are kept back; more are refused."""

@@ -24,6 +24,7 @@ from warmer.ops.telemetry import Reporter
 from warmer.settings import read_settings
 from warmer.signals import Counters
 from warmer.store.control import ControlServer
+from warmer.store.event_stream import READERS_EACH
 from warmer.store.port import CacheStore
 from warmer.wiring import open_control, open_store
 
@@ -147,7 +148,8 @@ class Stage:
 
     async def workers_read(self) -> bool:
         """Return whether every worker has joined the readers of the event log."""
-        return (await self.control.events.state()).consumers >= WORKERS
+        readers = (await self.control.events.state()).consumers
+        return readers >= WORKERS * READERS_EACH
 
     async def until(self, happened: Callable[[], Awaitable[bool]], what: str) -> None:
         """Return when something has happened; raises DemoError when it does not."""
