@@ -55,6 +55,8 @@ KINDS = {
     "t": Kind.TRUNCATED,
 }
 _MONGODB = "mongodb"
+_LOG_PER_DATABASE = {"postgresql", "sqlserver"}
+"""Of others one log holds all databases: each has a place among the others' changes."""
 _ORDERS: Mapping[str, Callable[[Object], Ordered]] = {
     "postgresql": postgresql,
     "mysql": mysql,
@@ -181,7 +183,10 @@ def _table(origin: Object, connector: str) -> str:
 
 def _lineage(origin: Object, connector: str, of_order: str) -> str:
     name = text_or(origin.get("name"), "source.name")
-    return "/".join((connector, name, text_or(origin.get("db"), "source.db"), of_order))
+    db = (
+        text_or(origin.get("db"), "source.db") if connector in _LOG_PER_DATABASE else ""
+    )
+    return f"{connector}/{name}/{db}/{of_order}"
 
 
 def _row(value: object, name: str, connector: str) -> Object | None:
