@@ -7,7 +7,7 @@ answered but "again": a part may have been appended, and a repetition is harmles
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import orjson
@@ -110,7 +110,7 @@ class Intake:
                     ignored["rule"] += by_rule
         if delivery_id:
             records = [
-                replace(record, identity=record.identity or f"{delivery_id}#{index}")
+                record._replace(identity=record.identity or f"{delivery_id}#{index}")
                 for index, record in enumerate(records)
             ]
         new = await self._accepted(records, source) if records else 0

@@ -58,6 +58,8 @@ def encode_part(name: str, value: Part) -> str:
 
 def decode_part(text: str) -> str | bytes:
     """Return what `encode_part` was given: text, or bytes where they are not UTF-8."""
+    if text.isascii() and "%" not in text:
+        return text
     raw = re.sub(
         rb"%([0-9A-F]{2})",
         lambda found: bytes([int(found[1], 16)]),

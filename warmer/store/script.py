@@ -51,7 +51,7 @@ Command: TypeAlias = Call | tuple[Argument, ...]
 class Script:
     """One file of lua/. `keys` and `arguments` are the names it gives them."""
 
-    __slots__ = ("_names", "arguments", "keys", "sha", "text")
+    __slots__ = ("_known", "_names", "arguments", "keys", "sha", "text")
 
     def __init__(self, name: str, text: str | None = None) -> None:
         """Read lua/`name`.lua, unless its text is given."""
@@ -65,13 +65,14 @@ class Script:
         self.keys = _split(found[1])
         self.arguments = _split(found[2])
         self._names = (*self.keys, *self.arguments)
+        self._known = set(self._names)
 
     def call(self, **named: Argument) -> Call:
         """Return the call; TypeError for a missing or unknown name. `now_ms` may be absent."""
         if _NOW not in named and self.arguments[-1] == _NOW:
             named[_NOW] = ""
-        if len(named) != len(self._names) or any(n not in named for n in self._names):
-            raise TypeError(_difference(set(self._names), set(named)))
+        if named.keys() != self._known:
+            raise TypeError(_difference(self._known, set(named)))
         return Call(self, tuple([named[name] for name in self._names]))
 
 
