@@ -87,7 +87,9 @@ def fuzzed(
             "serve", "-c", str(file), "--listen", "127.0.0.1:0", env=ENVIRONMENT
         )
         found = process.wait_for_line(r"server_ready listen=\S+:(\d+)", within_s=20)
-        yield Fuzzed(valkey, process, int(found[1]))
+        fuzzed = Fuzzed(valkey, process, int(found[1]))
+        with fuzzed.client:
+            yield fuzzed
     finally:
         children.kill_all()
 
