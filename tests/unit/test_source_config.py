@@ -196,7 +196,8 @@ class Mistake:
 
 
 MISTAKES = [
-    Mistake('format = "debezum"', "format", "'debezium'"),
+    Mistake('format = "debezum"', "format", "did you mean debezium?"),
+    Mistake('format = "x"', "format", "must be 'canal'"),
     Mistake("", "format", "is required"),
     Mistake(
         'format = "debezium"\n[sources.shop-db.tables.line]\nversion_fields = ["version"]',

@@ -412,8 +412,19 @@ def _problems(reading: Reading, error: ValidationError) -> Iterator[Problem]:
         yield Problem(
             nearest(reading.places, path),
             dotted(path),
-            _message(path, details["type"], details["msg"]),
+            _message(path, details["type"], details["msg"])
+            + _meant(reading.tree, path, details["type"], details["msg"]),
         )
+
+
+def _meant(tree: Tree, path: TomlPath, kind: str, message: str) -> str:
+    """Return which of a few allowed words was probably meant."""
+    if kind != "literal_error":
+        return ""
+    value: object = tree
+    for name in path:
+        value = _table(value).get(name)
+    return _closest(str(value), re.findall(r"'([^']+)'", message))
 
 
 def _message(path: TomlPath, kind: str, message: str) -> str:
@@ -430,6 +441,5 @@ def _message(path: TomlPath, kind: str, message: str) -> str:
         case "missing":
             return "is required"
         case _:
-            return message.removeprefix("Input should be ").removeprefix(
-                "Value error, "
-            )
+            said = message.removeprefix("Value error, ")
+            return said.replace("Input should be ", "must be ", 1)
