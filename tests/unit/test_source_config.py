@@ -216,6 +216,16 @@ MISTAKES = [
         "secrets",
         "env:GONE is not there",
     ),
+    Mistake(
+        'format = "plain"\nsignature = "bearer"\nsecrets = ["env:TOKEN", "env:EMPTY"]',
+        "secrets",
+        "a secret is empty",
+    ),
+    Mistake(
+        'format = "plain"\nsignature = "standard-webhooks"\nsecrets = ["env:PREFIX"]',
+        "secrets",
+        "a secret is empty",
+    ),
     Mistake('format = "plain"\ntolerance = "0s"', "tolerance", "1s … 1d"),
     Mistake('format = "plain"\nentities = ["product"]', "entities", "names no column"),
     Mistake('format = "plain"\nentities = ["p:{id"]', "entities", "lone brace"),
@@ -247,7 +257,9 @@ def test_a_mistake_is_named_by_field_and_by_what_is_allowed(
     tmp_path: Path, mistake: Mistake
 ) -> None:
     with pytest.raises(ConfigError) as refused:
-        declared(tmp_path, mistake.lines, {"TOKEN": "t"})
+        declared(
+            tmp_path, mistake.lines, {"TOKEN": "t", "EMPTY": "", "PREFIX": "whsec_"}
+        )
     path = ".".join(filter(None, ("sources.shop-db", mistake.setting)))
     told = [
         problem

@@ -82,6 +82,13 @@ def _header_value(value: SecretStr) -> SecretStr:
     return value
 
 
+def _signing_secret(value: SecretStr) -> SecretStr:
+    """Refuse what is no secret: whoever signs with an empty key would be let in."""
+    if not value.get_secret_value().removeprefix("whsec_").strip("= \t\r\n"):
+        raise PydanticCustomError("secret", "a secret is empty")
+    return value
+
+
 def _reserve(spread: Spread) -> Spread:
     if spread.amount:
         raise PydanticCustomError("reserve", "allowed are 0% … 50%")
@@ -368,7 +375,7 @@ class Signed(Part):
     ) = None
     """How requests are signed. Default: none is accepted over HTTP. `none` takes them from
     whoever can reach the port: for a proxy that has checked them."""
-    secrets: tuple[SecretStr, ...] = ()
+    secrets: tuple[Annotated[SecretStr, AfterValidator(_signing_secret)], ...] = ()
     """`env:NAME` or `credential:NAME` each; any of them will do, so that old and new both
     hold while they are exchanged. Secrets do not stand in the file."""
     tolerance: Annotated[timedelta, Duration("1s", "1d")] = _seconds(300)
