@@ -1,5 +1,6 @@
 """`warmer serve` as its callers meet it: a real process, a real control server."""
 
+import contextlib
 import gzip
 import hmac
 import json
@@ -595,21 +596,91 @@ def test_a_socket_that_systemd_holds_is_taken_over(
     assert received.startswith(b"HTTP/1.1 200 ")
 
 
-def test_more_requests_than_allowed_are_answered_at_once(
-    start_server: Servers, children: Children, tmp_path: Path
+def test_more_requests_than_allowed_are_told_to_come_again(
+    valkey: ServerProcess, children: Children, tmp_path: Path
 ) -> None:
-    server = start_server("valkey9")
-    with door_on(server, children, tmp_path, serve="max_requests = 2") as door:
-        idle = [
-            socket.create_connection(("127.0.0.1", door.port), timeout=10)
-            for _ in range(3)
-        ]
-        try:
-            answer = door.client.get("/livez")
-            assert answer.status_code == 503
-        finally:
-            for connection in idle:
-                connection.close()
+    """Connections that wait are no requests, and a busy process lives."""
+    valkey.renew()
+    with (
+        door_on(valkey, children, tmp_path, serve="max_requests = 2") as door,
+        contextlib.ExitStack() as stack,
+    ):
+        for _ in range(3):
+            stack.enter_context(_connected(door))
+        body = b'{"entity":"a:1"}'
+        running = [stack.enter_context(_connected(door)) for _ in range(2)]
+        for connection in running:
+            connection.sendall(
+                b"POST /v1/events/shop HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+                b"Authorization: Bearer t0ken\r\n"
+                b"Content-Length: %d\r\n\r\n" % len(body)
+            )
+        wait_until(
+            lambda: door.post("/v1/events/shop", body).status_code == 503,
+            within_s=10,
+            what="both are read",
+        )
+        answer = door.post("/v1/events/shop", body)
+        assert answer.headers["retry-after"] == "5"
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert door.client.get("/livez").status_code == 200
+        for connection in running:
+            connection.sendall(body)
+            assert _received(connection).startswith(b"HTTP/1.1 202 ")
+        assert door.post("/v1/events/shop", body).status_code == 202
+
+
+CHUNKED = (
+    b"POST /v1/events/shop HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize("line", [b"x-a: " + b"b" * 1_000 + b"\r\n", b"b" * 1_000])
+def test_trailers_without_end_are_cut_off(door: Door, line: bytes) -> None:
+    """HTTPBODY-1: whoever reaches the port could fill the memory with them."""
+    before = _resident_kb(door.process.pid)
+    with _connected(door) as connection, contextlib.suppress(OSError):
+        connection.sendall(CHUNKED + b"1\r\na\r\n0\r\nx-a: ")
+        for _ in range(60):
+            connection.sendall(line * 1_000)
+        pytest.fail("it takes all of them")
+    assert _resident_kb(door.process.pid) - before < 16_384
+
+
+def test_a_trailer_is_no_header(door: Door, valkey: ServerProcess) -> None:
+    """A proxy in front looks at heads only."""
+    sent = CHUNKED + b'10\r\n{"entity":"a:1"}\r\n0\r\n'
+    with _connected(door) as connection:
+        connection.sendall(sent + b"Authorization: Bearer t0ken\r\n\r\n")
+        assert _received(connection).startswith(b"HTTP/1.1 401 ")
+    assert valkey.command("DBSIZE") == 0
+
+
+def test_blank_lines_hold_no_connection(
+    valkey: ServerProcess, children: Children, tmp_path: Path
+) -> None:
+    """After an answer a connection waits for a head, and not for ever."""
+    bounds = 'head_timeout = "500ms"'
+    with (
+        door_on(valkey, children, tmp_path, serve=bounds) as door,
+        _connected(door) as connection,
+    ):
+        connection.sendall(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
+        received = b""
+        while not received.endswith(b"}"):
+            received += connection.recv(4096)
+        connection.sendall(b"\r\n")
+        assert _received(connection) == b""
+
+
+def _connected(door: Door) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", door.port), timeout=10)
+
+
+def _received(connection: socket.socket) -> bytes:
+    """All that comes until the door closes."""
+    return b"".join(iter(lambda: connection.recv(4096), b""))
 
 
 def _resident_kb(pid: int) -> int:

@@ -1,11 +1,13 @@
 """The paths, and what becomes of what goes wrong in them.
 
-Holds: no error ends in a 500. What a store refuses is 503 with Retry-After; what nobody
+Holds: no more run at once than allowed; health is answered beside them. No error ends in a
+500. What a store refuses is 503 with Retry-After; what nobody
 expected is reported, and 503 too: the producer comes again, and nothing is lost.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -25,11 +27,64 @@ _GONE = 499
 
 
 def application(
-    door: Door, health: Health, *, signals: Signals, report: Report, retry_after_s: int
+    door: Door,
+    health: Health,
+    *,
+    signals: Signals,
+    report: Report,
+    max_requests: int,
+    retry_after_s: int,
 ) -> Starlette:
     """Return the ASGI application."""
+    guard = _Guard(signals, report, max_requests, retry_after_s)
 
-    def answered(handler: Handler) -> Handler:
+    def post(path: str, handler: Handler) -> Route:
+        return Route(path, guard.counted(guard.answered(handler)), methods=["POST"])
+
+    return Starlette(
+        routes=[
+            post("/v1/events", door.cloudevents),
+            Route("/v1/events", guard.answered(door.handshake), methods=["OPTIONS"]),
+            post("/v1/events/{source}", door.source_events),
+            post("/v1/purge", door.purge),
+            post("/v1/hooks/{name}", door.hook),
+            post("/service/{source}/purge_all", door.purge_all),
+            post("/service/{source}/purge", door.purge_keys),
+            post("/service/{source}/purge/{key:path}", door.purge_keys),
+            Route("/livez", guard.answered(health.alive), methods=["GET"]),
+            Route("/readyz", guard.answered(health.ready), methods=["GET"]),
+        ],
+        exception_handlers={HTTPException: _as_problem},
+    )
+
+
+@dataclass(slots=True)
+class _Guard:
+    """What stands around every handler."""
+
+    signals: Signals
+    report: Report
+    max_requests: int
+    retry_after_s: int
+    running: int = 0
+
+    def counted(self, handler: Handler) -> Handler:
+        """Answer 503 at once while as many run as may."""
+
+        async def answer(request: Request) -> Response:
+            if self.running >= self.max_requests:
+                return self._again("busy", "too many requests at once")
+            self.running += 1
+            try:
+                return await handler(request)
+            finally:
+                self.running -= 1
+
+        return answer
+
+    def answered(self, handler: Handler) -> Handler:
+        """Answer whatever goes wrong so that the producer knows what to do."""
+
         async def answer(request: Request) -> Response:
             try:
                 return await handler(request)
@@ -38,39 +93,21 @@ def application(
             except ClientDisconnect:
                 return Response(status_code=_GONE)
             except Backlogged:
-                signals.count("requests_refused", "any", "backlogged")
-                return again("too many events wait", in_s=retry_after_s)
+                return self._again("backlogged", "too many events wait")
             except StoreError as exc:
-                signals.count("requests_refused", "any", "store")
-                report("door_store_failed", error=exc)
-                return again("the event log does not answer", in_s=retry_after_s)
+                self.report("door_store_failed", error=exc)
+                return self._again("store", "the event log does not answer")
             except asyncio.CancelledError:
                 raise
             except Exception as exc:  # noqa: BLE001 - a producer must come again
-                signals.count("requests_refused", "any", "failed")
-                report("door_failed", error=exc)
-                return again("this could not be taken", in_s=retry_after_s)
+                self.report("door_failed", error=exc)
+                return self._again("failed", "this could not be taken")
 
         return answer
 
-    def post(path: str, handler: Handler) -> Route:
-        return Route(path, answered(handler), methods=["POST"])
-
-    return Starlette(
-        routes=[
-            post("/v1/events", door.cloudevents),
-            Route("/v1/events", answered(door.handshake), methods=["OPTIONS"]),
-            post("/v1/events/{source}", door.source_events),
-            post("/v1/purge", door.purge),
-            post("/v1/hooks/{name}", door.hook),
-            post("/service/{source}/purge_all", door.purge_all),
-            post("/service/{source}/purge", door.purge_keys),
-            post("/service/{source}/purge/{key:path}", door.purge_keys),
-            Route("/livez", answered(health.alive), methods=["GET"]),
-            Route("/readyz", answered(health.ready), methods=["GET"]),
-        ],
-        exception_handlers={HTTPException: _as_problem},
-    )
+    def _again(self, why: str, detail: str) -> Response:
+        self.signals.count("requests_refused", "any", why)
+        return again(detail, in_s=self.retry_after_s)
 
 
 async def _as_problem(request: Request, exc: Exception) -> Response:

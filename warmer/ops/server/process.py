@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -32,6 +33,8 @@ from warmer.wiring import DoorParts, open_door_parts
 log = logging.getLogger("warmer.serve")
 
 BACKLOG = 1_024
+CONNECTIONS_PER_REQUEST = 4
+"""Most connections of producers' pools wait for their next request."""
 KEEP_ALIVE_S = 30
 """Longer than producers pause between two events of a busy source."""
 _FIRST_INHERITED = 3
@@ -79,6 +82,7 @@ async def _serve(
         health,
         signals=parts.signals,
         report=report,
+        max_requests=settings.max_requests,
         retry_after_s=milliseconds(settings.retry_after) // 1000,
     )
     server = _Server(
@@ -89,6 +93,7 @@ async def _serve(
                     settings.max_head,
                     settings.head_timeout.total_seconds(),
                     settings.body_timeout.total_seconds(),
+                    partial(parts.signals.count, "requests_refused", "any"),
                 )
             ),
             ws="none",
@@ -96,7 +101,7 @@ async def _serve(
             log_config=None,
             access_log=False,
             server_header=False,
-            limit_concurrency=settings.max_requests,
+            limit_concurrency=settings.max_requests * CONNECTIONS_PER_REQUEST,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=int(settings.drain_timeout.total_seconds()),
         )

@@ -1,10 +1,12 @@
 """HTTP/1.1 as uvicorn reads it, bounded in size and in time.
 
 Holds: a head is no larger than its bound and arrives in time, a body arrives in time, and
-a connection that says nothing is closed. uvicorn with httptools bounds none of these.
+a connection that says nothing, or blank lines, is closed. Trailers are bounded as a head is
+and otherwise passed over. uvicorn with httptools does none of these.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -14,14 +16,23 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
+_WORDS = {
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: "head_too_large",
+    HTTPStatus.REQUEST_TIMEOUT: "too_slow",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Bytes of a head; seconds for a head and for a body to arrive."""
+    """Bytes of a head; seconds for a head and for a body to arrive.
+
+    `refused` is told in a word of each that was cut off.
+    """
 
     head_bytes: int
     head_s: float
     body_s: float
+    refused: Callable[[str], None]
 
 
 def bounded(bounds: Bounds) -> type[asyncio.Protocol]:
@@ -33,7 +44,8 @@ class _Protocol(HttpToolsProtocol):
     bounds: Bounds
 
     _timer: asyncio.TimerHandle | None = None
-    _head_bytes = 0
+    _unread_bytes = 0
+    """What came since a head or a piece of body was complete."""
     _in_head = True
     _refused = False
 
@@ -51,12 +63,13 @@ class _Protocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
-        if self._in_head:
-            self._head_bytes += len(data)
+        self._unread_bytes += len(data)
         super().data_received(data)
-        # Without the end of the head in it, all of it was head.
-        if self._in_head and self._head_bytes > self.bounds.head_bytes:
+        # No head, and no piece of body, ended in all this: it is head, or trailers.
+        if self._unread_bytes > self.bounds.head_bytes:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        elif self._timer is None and self.cycle is not None:
+            self._between_requests(self.cycle)
 
     @override
     def on_message_begin(self) -> None:
@@ -65,9 +78,17 @@ class _Protocol(HttpToolsProtocol):
         super().on_message_begin()
 
     @override
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # A trailer is no header: it would come after all that its head decided.
+        if self._in_head:
+            super().on_header(name, value)
+
+    @override
     def on_headers_complete(self) -> None:
+        if self._refused:
+            return
         self._in_head = False
-        self._head_bytes = 0
+        self._unread_bytes = 0
         size = len(self.url) + sum(
             len(name) + len(value) for name, value in self.headers
         )
@@ -79,14 +100,21 @@ class _Protocol(HttpToolsProtocol):
 
     @override
     def on_body(self, body: bytes) -> None:
+        self._unread_bytes = 0
         if not self._refused:
             super().on_body(body)
 
     @override
     def on_message_complete(self) -> None:
+        self._unread_bytes = 0
         self._within(None)
         if not self._refused:
             super().on_message_complete()
+
+    def _between_requests(self, answered: RequestResponseCycle) -> None:
+        """Await a head: uvicorn waits no longer for one after whatever bytes."""
+        if answered.response_complete and not self.transport.is_closing():
+            self._within(self.bounds.head_s)
 
     def _within(self, seconds: float | None) -> None:
         """Let what is awaited take so long; None = nothing is awaited."""
@@ -104,6 +132,7 @@ class _Protocol(HttpToolsProtocol):
         self._within(None)
         if self.transport.is_closing():
             return
+        self.bounds.refused(_WORDS[status])
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is None or not cycle.response_started:
             self.transport.write(
