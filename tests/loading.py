@@ -10,6 +10,7 @@ import itertools
 import json
 import signal
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tests.datasets import product
@@ -27,6 +28,9 @@ from warmer.store.control import ControlServer
 
 CLOCK = SystemClock()
 PLAIN = product(version=LoaderVersion(), load_timeout_ms=5_000)
+SHARED = product(version=LoaderVersion(), load_timeout_ms=5_000, tenant="id")
+HOST, GUEST = 0, 1
+"""Who asks for what, where tenants are told apart: by the id, which is the tenant's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ class Orders:
     adaptive: bool = False
     reserve_ratio: float = 0.2
     rate: float = 0.0
+    guests: int = 0
+    """Tasks of a second tenant, beside those of the first."""
 
 
 @dataclass(slots=True)
@@ -57,19 +63,21 @@ class Done:
     refused: dict[str, int] = field(default_factory=dict)
     reports: int = 0
     waits_ms: list[int] = field(default_factory=list)
+    guests_ms: list[int] = field(default_factory=list)
     signals: dict[str, int] = field(default_factory=dict)
 
 
 async def work(orders: Orders, origin: Origin, done: Done, stop: asyncio.Event) -> None:
     settled = CLOCK.monotonic() + orders.settles_s
-    load = origin.load_of(PLAIN, Errand(Purpose(orders.purpose)))
-    keys = (PLAIN.key({"id": id_ % 1_000}) for id_ in itertools.count())
+    dataset = SHARED if orders.guests else PLAIN
+    load = origin.load_of(dataset, Errand(Purpose(orders.purpose)))
+    ids = itertools.repeat(HOST) if orders.guests else itertools.cycle(range(1_000))
 
-    async def loader() -> None:
+    async def loader(ids: Iterator[int], waits_ms: list[int]) -> None:
         while not stop.is_set():
             began = CLOCK.monotonic()
             try:
-                loaded = await load(next(keys), {})
+                loaded = await load(dataset.key({"id": next(ids)}), {})
             except NoPermit as exc:
                 done.refused[exc.why] = done.refused.get(exc.why, 0) + 1
                 with contextlib.suppress(TimeoutError):
@@ -83,11 +91,14 @@ async def work(orders: Orders, origin: Origin, done: Done, stop: asyncio.Event) 
                 if began < settled:
                     continue
                 took_ms = int((CLOCK.monotonic() - began) * 1000)
-                done.waits_ms.append(took_ms - loaded.load_ms)
+                waits_ms.append(took_ms - loaded.load_ms)
             if orders.pause_s:
                 await CLOCK.sleep(orders.pause_s)
 
-    await asyncio.gather(*(loader() for _ in range(orders.tasks)))
+    hosts = (loader(ids, done.waits_ms) for _ in range(orders.tasks))
+    guest = itertools.repeat(GUEST)
+    guests = (loader(guest, done.guests_ms) for _ in range(orders.guests))
+    await asyncio.gather(*hosts, *guests)
 
 
 async def main(orders: Orders) -> None:

@@ -258,3 +258,35 @@ async def test_a_limit_that_all_want_holds_while_one_is_stopped_and_one_is_kille
     await fleet.loads(500)
 
     assert origin.max_running == LIMIT
+
+
+@pytest.mark.timeout(120)
+async def test_a_tenant_that_asks_a_hundred_times_as_much_delays_another_by_a_turn(
+    fleet: Fleet,
+) -> None:
+    """R-ADM-1: a guest's load waits for a load of the host, and not for its hundred.
+
+    In two processes, each with two permits and a hundred of the host's loads in line.
+    """
+    orders = {
+        "control": fleet.control.url,
+        "origin": fleet.origin.url,
+        "limit": 4,
+        "reserve_ratio": 0,
+        "tasks": 100,
+        "guests": 1,
+        "settles_s": 3.0,
+        "for_s": 10.0,
+    }
+    processes = [
+        fleet.children.python("tests.loading", json.dumps({**orders, "name": name}))
+        for name in ("one", "other")
+    ]
+    for process in processes:
+        found = await process.line(r"^done (.*)", within_s=60)
+        done = json.loads(found[1])
+        hosts, guests = sorted(done["waits_ms"]), sorted(done["guests_ms"])
+        assert len(guests) > 20
+        # A hundred in line at two permits wait for fifty loads; a guest for one or two.
+        assert guests[len(guests) // 2] * 8 < hosts[len(hosts) // 2]
+    assert fleet.origin.max_running <= 4
