@@ -436,3 +436,31 @@ async def test_a_report_of_twelve_processes_is_small(server: ServerProcess) -> N
     assert len(fields) == 13
     assert all(len(field) < 700 for field in fields)
     assert all(orjson.loads(field) for field in fields)
+
+
+@pytest.mark.parametrize(
+    "record",
+    ["", "{", "[]", "7", "{}", '{"ends":9e15,"number":1,"starts":0,"pools":{"":[]}}',
+     '{"ends":9e15,"number":1,"starts":0,"pools":{"":["a",0,0,0,0,0]}}',
+     '{"ends":9e15,"number":1,"starts":0}', '{"ends":null,"pools":[]}'],
+)  # fmt: skip
+async def test_a_record_of_another_hand_ends_nobodys_reports(
+    fleet: ProcessFleet, server: ServerProcess, record: str
+) -> None:
+    """It counts as none."""
+    server.command("HSET", "warmer:permits:shop", "p:other", record)
+
+    assert (await fleet.process("a").ask(request=2)).shares == {"": Counts(2)}
+    assert server.command("HEXISTS", "warmer:permits:shop", "p:other") == 0
+
+
+async def test_a_clock_that_went_back_grants_nothing_twice_and_holds_nobody_up(
+    fleet: ProcessFleet,
+) -> None:
+    """CLOCK-1: what others hold they hold for one term more, and no longer."""
+    await fleet.process("a").ask(request=10)
+    fleet.now_ms -= 3_600_000
+
+    assert (await fleet.process("b").ask(request=10)).shares == {"": Counts(0)}
+    fleet.now_ms += TTL_MS
+    assert (await fleet.process("b2").ask(request=10)).shares != {"": Counts(0)}

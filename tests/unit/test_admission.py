@@ -26,7 +26,7 @@ from warmer.model.permit import (
     Report,
 )
 from warmer.origin.admission import SAFE, Admission
-from warmer.origin.line import Group
+from warmer.origin.line import Group, Line, Waiting
 from warmer.policy.shares import shares_of
 from warmer.signals import Counters
 
@@ -314,6 +314,45 @@ async def test_the_line_is_bounded() -> None:
             await process.load("late")
 
         assert (refused.value.why, process.admission.waiting) == ("line_full", 50)
+
+
+async def test_a_tenant_that_fills_the_line_keeps_no_other_out() -> None:
+    """R-ADM-1 R-ADM-3: the last of its loads is told no in the other's place."""
+    crowd, guest = Group("product:1", ("",)), Group("product:2", ("",))
+    async with opened(Server(limit=0)) as process:
+        await process.start(*(f"c{number}" for number in range(50)), group=crowd)
+        await process.start("guest", group=guest)
+        last = process.tasks[49]
+
+        assert process.admission.waiting == 50
+        assert isinstance(last.exception(), NoPermit)
+        assert not process.tasks[48].done()
+        assert not process.tasks[50].done()
+
+
+async def test_whoever_is_less_urgent_makes_room_first() -> None:
+    """R-ADM-3."""
+    line, loop = Line(), asyncio.get_running_loop()
+    few, many = Group("product:1", ("",)), Group("product:2", ("",))
+    loads = [
+        Waiting(rank, group, loop.create_future())
+        for rank, group in ((0, few), (0, many), (0, many), (0, many), (2, few))
+    ]
+    for load in loads:
+        line.join(load)
+
+    assert line.crowding_out(many, 0) is loads[4]
+    line.leave(loads[4])
+    assert line.crowding_out(few, 0) is loads[3]
+    assert line.crowding_out(many, 0) is None
+    assert line.crowding_out(many, 1) is None
+
+
+async def test_a_process_that_ends_says_what_it_saw() -> None:
+    """R-ADM-4: one that loads only once has seen that the origin pushes back, too."""
+    async with opened(Server()) as process:
+        await process.failed(OriginUnavailable("reset"))
+    assert sum(report.seen.failed for report in process.server.reports) == 1
 
 
 async def test_a_load_nobody_waits_for_gives_up_its_place_soon() -> None:

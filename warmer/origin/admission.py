@@ -156,7 +156,10 @@ class Admission:
         if not self.running:
             self._number += 1
             with contextlib.suppress(StoreError):
-                await self._fleet.share(Report(self._process, self._number, {}))
+                # With what it saw last: a process that only loads once has seen it too.
+                await self._fleet.share(
+                    Report(self._process, self._number, {}, self._seen)
+                )
 
     # --- one load ---------------------------------------------------------------------
 
@@ -285,7 +288,12 @@ class Admission:
         at_once = sum(self._holding.share("")[rank:])
         expected_ms = int(ahead / max(1, at_once) * self._mean_ms)
         if len(self._line) >= self._max_waiting:
-            raise self._refusal("line_full", max(expected_ms, PATIENCE_MS))
+            retry_in_ms = max(expected_ms, PATIENCE_MS)
+            crowding = self._line.crowding_out(group, rank)
+            if crowding is None:
+                raise self._refusal("line_full", retry_in_ms)
+            self._drop(crowding)
+            crowding.turn.set_exception(self._refusal("line_full", retry_in_ms))
         if at_once and expected_ms > within_ms:
             raise self._refusal("too_late", expected_ms)
 

@@ -104,6 +104,20 @@ class Line:
         """Return how many of this group and purpose wait."""
         return len(self._groups[rank].get(group, ()))
 
+    def crowding_out(self, group: Group, rank: int) -> Waiting | None:
+        """Return whose place one that joins now has more right to, None for nobody's.
+
+        The last of the largest group, of those that are less urgent; or as urgent, and
+        larger than its own: a group that fills the line keeps no other out.
+        """
+        for at in reversed(range(rank, len(self._groups))):
+            if not self._groups[at]:
+                continue
+            largest = max(self._groups[at].values(), key=len)
+            if at > rank or len(largest) > self.of(group, rank) + 1:
+                return next(reversed(largest))
+        return None
+
     def ahead_of(self, group: Group, rank: int) -> int:
         """Return how many are called before one that joins now."""
         turns = self.of(group, rank) + 1

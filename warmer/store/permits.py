@@ -5,6 +5,7 @@ been silent for `ttl_ms`. A late or lost reply changes nothing of that.
 Does not hold: a limit over processes that cannot reach this server; see `Admission`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -124,9 +125,9 @@ class Permits:
         now_ms = seconds * 1000 + micros // 1000
         origin = orjson.loads(flat.pop(b"origin", b"{}"))
         live = [
-            pools[""]
+            pool
             for record in map(orjson.loads, flat.values())
-            if record["ends"] > now_ms and "" in (pools := record["pools"])
+            if (pool := _whole(record, now_ms)) is not None
         ]
         return PermitState(
             limit=int(origin.get("limit", self._limits.limit)),
@@ -137,3 +138,13 @@ class Permits:
             held=sum(int(pool[_HELD]) for pool in live),
             wanted=sum(int(wants) for pool in live for wants in pool[:_HELD]),
         )
+
+
+def _whole(record: object, now_ms: int) -> Sequence[float] | None:
+    """Return what a live process says of the whole limit; None for what is no record."""
+    match record:
+        case {"ends": int() | float() as ends, "pools": {"": list() as pool}}:
+            numbers = all(isinstance(number, int | float) for number in pool)
+            return pool if ends > now_ms and numbers and len(pool) > _HELD else None
+        case _:
+            return None

@@ -35,6 +35,23 @@ local function decoded(text)
     return read and type(found) == "table" and found or nil
 end
 
+-- A process's record, if it is one: what another hand wrote must not end everybody's reports.
+local function record_of(text)
+    local found = decoded(text)
+    if not found or type(found.pools) ~= "table" then return nil end
+    for _, name in ipairs({ "ends", "number", "starts" }) do
+        if not tonumber(found[name]) then return nil end
+    end
+    for _, pool in pairs(found.pools) do
+        if type(pool) ~= "table" then return nil end
+        for at = 1, 6 do
+            if type(pool[at]) ~= "number" then return nil end
+        end
+    end
+    found.ends, found.starts = tonumber(found.ends), tonumber(found.starts)
+    return found
+end
+
 local function clamped(value, least, most)
     return math.min(most, math.max(least, value))
 end
@@ -69,11 +86,14 @@ for at = 1, #flat, 2 do
     if name == "origin" then
         origin = known(flat[at + 1])
     else
-        record = decoded(flat[at + 1])
-        -- A server's clock may have gone back.
-        if not record or record.ends <= now or record.ends > now + 2 * ttl then
+        record = record_of(flat[at + 1])
+        if not record or record.ends <= now then
             redis.call("HDEL", permits, name)
             record = nil
+        elseif record.ends > now + 2 * ttl then
+            -- The server's clock went back. What they hold they hold for one term more.
+            record.ends = now + ttl
+            redis.call("HSET", permits, name, cjson.encode(record))
         end
     end
     if record then
@@ -93,6 +113,11 @@ if origin.run ~= run then
     origin.run, origin.born = run, now
 end
 if origin.limit <= 0 then origin.limit = ceiling end
+-- Where the server's clock went back, nothing waits for it to come here again.
+for _, name in ipairs({ "born", "since_ms", "window_at_ms", "tokens_at" }) do
+    origin[name] = math.min(origin[name], now)
+end
+origin.until_ms = math.min(origin.until_ms, now + RETRY_AFTER_CAP_MS)
 
 local function changed(phase, until_ms)
     origin.phase, origin.until_ms = phase, until_ms
