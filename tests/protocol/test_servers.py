@@ -21,6 +21,9 @@ def test_a_server_is_empty_whatever_the_last_test_left(server: ServerProcess) ->
 def test_each_server_is_the_one_its_name_says(
     valkey: ServerProcess, redis7: ServerProcess
 ) -> None:
+    valkey.renew()
+    redis7.renew()
+
     assert valkey.command("INFO", "server")["server_name"] == "valkey"
     assert redis7.command("INFO", "server")["redis_version"].startswith("7.")
     assert "server_name" not in redis7.command("INFO", "server")
