@@ -127,6 +127,15 @@ def test_a_cloudevent_comes_in_any_of_its_modes(
     assert counts(door.post("/v1/events", body, headers)) == {"duplicate": 1}
 
 
+def test_an_events_attributes_are_read_whatever_proxies_add(door: Door) -> None:
+    """R-CARD-5: tracing's baggage alone may have 8 KiB, and stands before them."""
+    headers = {"baggage": "a" * 8_192, "tracestate": "b" * 512}
+    headers |= {f"ce-{name}": EVENT[name] for name in EVENT}
+    headers["content-type"] = "application/json"
+    answer = door.post("/v1/events", b"{}", headers)
+    assert counts(answer) == {"accepted": 1}
+
+
 def test_an_empty_batch_is_taken(door: Door) -> None:
     batch = {"content-type": "application/cloudevents-batch+json"}
     assert counts(door.post("/v1/events", [], batch)) == {}
@@ -276,6 +285,7 @@ def test_whoever_is_not_proven_leaves_nothing(
     "path",
     [
         "/v1/events/none",
+        "/v1/events/shop/",
         "/v1/events/inside",
         "/service/shop/purge/a",
         "/v1/hooks/none",

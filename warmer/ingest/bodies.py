@@ -14,6 +14,9 @@ from warmer.ingest.intake import messages_in
 MAX_INFLATED = 64 * 2**20
 """What a body is allowed where nobody says less."""
 
+MAX_GZIP_MEMBERS = 64
+"""Parts, each of its own compression, of which a body may be put together."""
+
 _CLOUDEVENTS = "application/cloudevents"
 
 
@@ -53,13 +56,21 @@ def _is_binary(headers: Mapping[str, str]) -> bool:
 
 
 def _gunzipped(body: bytes, max_bytes: int) -> bytes:
-    reader = zlib.decompressobj(wbits=31)
-    try:
-        plain = reader.decompress(body, max_bytes + 1)
-    except zlib.error:
-        raise BadEvent("body: is not gzip, as its content-encoding says") from None
-    if len(plain) > max_bytes:
-        raise BadEvent(f"body: more than {max_bytes} bytes, inflated")
-    if not reader.eof:
-        raise BadEvent("body: its gzip is cut off")
-    return plain
+    """Return what all members of it hold: a sender may compress one event after another."""
+    plain = b""
+    for _ in range(MAX_GZIP_MEMBERS):
+        reader = zlib.decompressobj(wbits=31)
+        try:
+            plain += reader.decompress(body, max_bytes + 1 - len(plain))
+        except zlib.error:
+            raise BadEvent(
+                "body: is not gzip to its end, as its content-encoding says"
+            ) from None
+        if len(plain) > max_bytes:
+            raise BadEvent(f"body: more than {max_bytes} bytes, inflated")
+        if not reader.eof:
+            raise BadEvent("body: its gzip is cut off")
+        body = reader.unused_data
+        if not body:
+            return plain
+    raise BadEvent(f"body: its gzip has more than {MAX_GZIP_MEMBERS} members")

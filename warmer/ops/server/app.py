@@ -41,7 +41,7 @@ def application(
     def post(path: str, handler: Handler) -> Route:
         return Route(path, guard.counted(guard.answered(handler)), methods=["POST"])
 
-    return Starlette(
+    app = Starlette(
         routes=[
             post("/v1/events", door.cloudevents),
             Route("/v1/events", guard.answered(door.handshake), methods=["OPTIONS"]),
@@ -56,6 +56,9 @@ def application(
         ],
         exception_handlers={HTTPException: _as_problem},
     )
+    # It would lead producers, and their secrets, to whatever host the request names.
+    app.router.redirect_slashes = False
+    return app
 
 
 @dataclass(slots=True)

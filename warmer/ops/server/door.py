@@ -44,7 +44,7 @@ _SECRET_HEADERS = frozenset(
         "x-signature",
     }
 )
-_MAX_HEADERS_BYTES = 8_192
+_MAX_HEADERS_BYTES = 16_384
 MAX_SURROGATE_KEYS = 256
 
 
@@ -350,14 +350,24 @@ def _encoding(headers: Headers) -> str:
 
 
 def _kept(headers: Headers) -> Headers:
-    """Return the headers that may be read and kept: no secret, and a bound of all."""
+    """Return the headers that may be read and kept: no secret, and a bound of all.
+
+    Beyond it the largest go: an event's attributes are small, what proxies add is not.
+    """
     kept: dict[str, str] = {}
     left = _MAX_HEADERS_BYTES
-    for name, value in headers.items():
-        left -= len(name) + len(value)
-        if name not in _SECRET_HEADERS and left >= 0:
-            kept[name] = value
+    for name, value in sorted(headers.items(), key=_size):
+        if name in _SECRET_HEADERS:
+            continue
+        left -= _size((name, value))
+        if left < 0:
+            break
+        kept[name] = value
     return kept
+
+
+def _size(header: tuple[str, str]) -> int:
+    return len(header[0]) + len(header[1])
 
 
 def _form_payload(body: bytes, headers: Headers) -> bytes:
