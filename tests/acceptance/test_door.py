@@ -360,6 +360,26 @@ def test_a_body_past_its_bound_is_told_so(door: Door, valkey: ServerProcess) -> 
     assert counts(door.post("/v1/events/shop", {"entity": "a:1"})) == {"accepted": 1}
 
 
+def test_bodies_that_nobody_has_proven_take_only_so_much_memory(door: Door) -> None:
+    """A few hundred of them would end the process; small ones come in meanwhile."""
+    door.post("/v1/events/shop", {"entity": "a:1"})
+    before = _resident_kb(door.process.pid)
+    head = b"POST /v1/events/shop HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n"
+    with contextlib.ExitStack() as stalled:
+        connections = [stalled.enter_context(_connected(door)) for _ in range(200)]
+        for connection in connections:
+            connection.sendall(head % 2**20 + b"a" * (2**20 - 1))
+        assert connections[-1].recv(4_096).startswith(b"HTTP/1.1 503 ")
+        assert counts(door.post("/v1/events/shop", {"entity": "a:2"})) == {
+            "accepted": 1
+        }
+        assert _resident_kb(door.process.pid) - before < 192 * 2**10
+    wait_until(
+        lambda: door.post("/v1/events/shop", b" " * 2**20).status_code == 202,
+        what="large bodies are taken again",
+    )
+
+
 def test_another_method_is_not_allowed(door: Door) -> None:
     answer = door.client.get("/v1/purge")
     assert answer.status_code == 405

@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from warmer.errors import Backlogged, StoreError
 from warmer.ops.server.answers import again, problem
+from warmer.ops.server.body import NoRoom
 from warmer.ops.server.door import Door, Refused
 from warmer.ops.server.health import Health
 from warmer.ops.telemetry import Report
@@ -24,6 +25,10 @@ from warmer.signals import Signals
 
 Handler = Callable[[Request], Awaitable[Response]]
 _GONE = 499
+_FULL: dict[type[Exception], tuple[str, str]] = {
+    Backlogged: ("backlogged", "too many events wait"),
+    NoRoom: ("no_room", "too many large bodies at once"),
+}
 
 
 def application(
@@ -95,8 +100,8 @@ class _Guard:
                 return exc.response
             except ClientDisconnect:
                 return Response(status_code=_GONE)
-            except Backlogged:
-                return self._again("backlogged", "too many events wait")
+            except (Backlogged, NoRoom) as exc:
+                return self._again(*_FULL[type(exc)])
             except StoreError as exc:
                 self.report("door_store_failed", error=exc)
                 return self._again("store", "the event log does not answer")

@@ -24,7 +24,7 @@ from warmer.ingest.intake import Intake, Taken
 from warmer.ingest.signatures import verify
 from warmer.model.source import Auth, Source, Sources
 from warmer.ops.server.answers import Json, problem, taken
-from warmer.ops.server.body import TooLarge, read_body
+from warmer.ops.server.body import Bodies, TooLarge
 from warmer.signals import Signals
 from warmer.store.hook_log import HookLog
 
@@ -77,6 +77,7 @@ class Door:
         self._clock = clock
         self._signals = signals
         self._max_body = max_body
+        self._bodies = Bodies(max_bytes=max_body)
 
     # --- events ---------------------------------------------------------------------
 
@@ -237,7 +238,7 @@ class Door:
         if "fastly-key" in headers:
             headers.setdefault("authorization", f"Bearer {headers['fastly-key']}")
         try:
-            body = await read_body(request, max_bytes=self._max_body)
+            body = await self._bodies.read(request)
         except TooLarge:
             self._signals.count("requests_refused", name, "too_large")
             raise Refused(
