@@ -567,6 +567,26 @@ def test_a_drain_answers_what_runs(
             socket.create_connection(("127.0.0.1", door.port), timeout=1)
 
 
+def test_a_drain_tells_whoever_is_too_slow_to_come_again(
+    valkey: ServerProcess, children: Children, tmp_path: Path
+) -> None:
+    """SYSTEMD-5: nothing of it is an error of ours."""
+    valkey.renew()
+    with (
+        door_on(valkey, children, tmp_path, serve='drain_timeout = "1s"') as door,
+        _connected(door) as connection,
+    ):
+        connection.sendall(
+            b"POST /v1/events/shop HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n"
+            b"Expect: 100-continue\r\n\r\n"
+        )
+        assert connection.recv(4_096).startswith(b"HTTP/1.1 100 ")
+        door.process.terminate()
+        assert _received(connection).startswith(b"HTTP/1.1 503 ")
+        assert door.process.wait(within_s=15) == 0
+    assert "Traceback" not in door.process.output
+
+
 def test_it_listens_where_it_is_told(
     valkey: ServerProcess, children: Children, tmp_path: Path
 ) -> None:
@@ -600,6 +620,20 @@ def test_an_address_that_cannot_be_had_is_told(
     (line,) = child.lines
     assert line.startswith(f"warmer: cannot listen on {address}: ")
     assert says in line
+
+
+def test_a_socket_that_somebody_listens_on_is_left_to_them(
+    valkey: ServerProcess, children: Children, tmp_path: Path
+) -> None:
+    file, path = tmp_path / "warmer.toml", tmp_path / "door.sock"
+    file.write_text(f'[cache]\nurl = "{valkey.url}"\n')
+    serve = ("serve", "-c", str(file), "--listen", f"unix:{path}")
+    children.warmer(*serve).wait_for_line("server_ready", within_s=20)
+    second = children.warmer(*serve)
+    assert second.wait(within_s=20) == 1
+    assert "in use" in second.output
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(path))
 
 
 def test_a_socket_that_systemd_holds_is_taken_over(

@@ -25,9 +25,11 @@ from warmer.signals import Signals
 
 Handler = Callable[[Request], Awaitable[Response]]
 _GONE = 499
-_FULL: dict[type[Exception], tuple[str, str]] = {
+_COME_AGAIN: dict[type[BaseException], tuple[str, str]] = {
     Backlogged: ("backlogged", "too many events wait"),
     NoRoom: ("no_room", "too many large bodies at once"),
+    # Nothing cancels a request but the end of a drain that took too long.
+    asyncio.CancelledError: ("too_late", "this server stops"),
 }
 
 
@@ -100,13 +102,11 @@ class _Guard:
                 return exc.response
             except ClientDisconnect:
                 return Response(status_code=_GONE)
-            except (Backlogged, NoRoom) as exc:
-                return self._again(*_FULL[type(exc)])
+            except (Backlogged, NoRoom, asyncio.CancelledError) as exc:
+                return self._again(*_COME_AGAIN[type(exc)])
             except StoreError as exc:
                 self.report("door_store_failed", error=exc)
                 return self._again("store", "the event log does not answer")
-            except asyncio.CancelledError:
-                raise
             except Exception as exc:  # noqa: BLE001 - a producer must come again
                 self.report("door_failed", error=exc)
                 return self._again("failed", "this could not be taken")

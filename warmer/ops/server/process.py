@@ -190,7 +190,7 @@ def _tcp_listener(settings: Serve) -> socket.socket:
 
 def _unix_listener(settings: Serve) -> socket.socket:
     path = _unix_path(settings)
-    if path.is_socket():
+    if path.is_socket() and not _is_listened_on(path):
         # What is left of a process that was killed.
         path.unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -201,6 +201,15 @@ def _unix_listener(settings: Serve) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def _is_listened_on(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+    return True
 
 
 def _unix_path(settings: Serve) -> Path:
