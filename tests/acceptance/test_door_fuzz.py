@@ -1,7 +1,11 @@
 """Mutated requests at a real door: no error, nothing lost, memory flat."""
 
+import gzip
+import itertools
 import json
 import random
+import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +50,7 @@ HEADERS: list[tuple[str, str]] = [
     ("fastly-soft-purge", "1"),
     ("accept", "text/html"),
 ]
+WISHES = ("h2c", "websocket", "TLS/1.0")
 
 
 class Fuzzed:
@@ -54,6 +59,7 @@ class Fuzzed:
     def __init__(self, server: ServerProcess, process: ChildProcess, port: int) -> None:
         self.server = server
         self.process = process
+        self.port = port
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20)
 
     def kept(self) -> tuple[int, int]:
@@ -135,6 +141,67 @@ def test_whatever_a_proven_sender_sends_is_counted_and_kept(
     assert sum(told.values()) >= 1 or answer.request.content.strip().startswith(b"[]")
     log, dead = fuzzed.kept()
     assert (log - before[0], dead - before[1]) == (told["accepted"], told["dead"])
+
+
+@settings(
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(seed=st.integers(0, 2**32))
+def test_however_requests_are_framed_each_is_answered_for_what_it_brought(
+    fuzzed: Fuzzed, seed: int
+) -> None:
+    """R-CARD-5: several on one connection, cut anywhere, compressed, wished elsewhere."""
+    rng = random.Random(seed)
+    sent = [framed(rng) for _ in range(rng.randint(1, 8))]
+    before = fuzzed.kept()
+
+    stream = (
+        b"".join(sent) + b"GET /livez HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", fuzzed.port), timeout=20) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        cuts = sorted(rng.randrange(len(stream)) for _ in range(rng.randrange(5)))
+        for start, end in itertools.pairwise([0, *cuts, len(stream)]):
+            connection.sendall(stream[start:end])
+        received = b"".join(iter(lambda: connection.recv(2**16), b""))
+
+    told = [
+        json.loads(found) for found in re.findall(rb'\{"accepted":[^}]*\}', received)
+    ]
+    assert len(told) == len(sent), (received, fuzzed.process.output)
+    assert received.endswith(b'{"alive":true}')
+    log, dead = fuzzed.kept()
+    assert (log - before[0], dead - before[1]) == (
+        sum(each["accepted"] for each in told),
+        sum(each["dead"] for each in told),
+    )
+
+
+def framed(rng: random.Random) -> bytes:
+    """A request of a proven sender as some client or proxy may send it."""
+    name = rng.choice(FORMATS)
+    path = "/v1/events" if rng.random() < 0.3 else f"/v1/events/{name}"
+    body = body_of("cloudevents" if path == "/v1/events" else name, rng)
+    headers = [*BEARER.items(), *rng.sample(HEADERS[6:], rng.randint(0, 4))]
+    if rng.random() < 0.3:
+        half = rng.randrange(len(body) + 1)
+        body = gzip.compress(body[:half]) + gzip.compress(body[half:])
+        body = body[: len(body) - rng.choice((0, 0, 0, 1))]
+        headers.append(("content-encoding", "gzip"))
+    if rng.random() < 0.2:
+        headers += [("Connection", "Upgrade"), ("Upgrade", rng.choice(WISHES))]
+    if rng.random() < 0.3:
+        headers.append(("Transfer-Encoding", "chunked"))
+        size = rng.randint(1, len(body) + 1)
+        pieces = [body[at : at + size] for at in range(0, len(body), size)]
+        body = b"".join(b"%x;a=b\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
+        body += b"0\r\n" + rng.choice((b"", b"Authorization: none\r\n")) + b"\r\n"
+    else:
+        headers.append(("Content-Length", str(len(body))))
+    lines = [f"POST {path} HTTP/1.1", "Host: a", *(f"{k}: {v}" for k, v in headers)]
+    return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 @settings(
